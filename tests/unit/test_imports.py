@@ -1,0 +1,308 @@
+"""Which module may import which, and what the kernel's side may rest on, read off the code."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "jupyter_gpugate"
+NOUNS = {"core.model", "core.protocol", "core.events"}
+#: Single files that run where nothing of ours is installed.
+ALONE = {"runs.source", "runs.supervisor", "runs.cell"}
+#: Where the oldest Python has to do.
+KERNEL_SIDE = {"", "__main__", "_version", "cli", "core", "notebook"}
+#: All that `core` may use of the standard library: what neither acts nor asks the machine.
+PURE = {
+    "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum",
+    "functools", "hashlib", "heapq", "html", "itertools", "json", "math", "numbers", "operator",
+    "re", "statistics", "string", "sys", "textwrap", "types", "typing",
+}  # fmt: skip
+HEAVY = {"jupyter_server", "psutil", "pydantic", "pynvml", "sqlalchemy", "torch", "tornado"}
+#: A run's or a notebook's own libraries, used where its environment happens to have them.
+GUESTS = {"cloudpickle", "jax", "numpy", "pandas", "tensorflow", "torch"}
+#: Third-party modules that only one part may touch.
+RESERVED = {"pynvml": "gate.nvml_child", "sqlalchemy": "gate", "pydantic": "server"}
+
+
+class Import(NamedTuple):
+    """One imported module; ``lazy`` when importing the importer does not import it yet."""
+
+    name: str
+    lazy: bool
+    line: int
+
+    @property
+    def top(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def module_names() -> list[str]:
+    """Name every module without the package's own name: "" is the package, "core" its folder."""
+    paths = (ROOT / PACKAGE).rglob("*.py")
+    parts = [p.relative_to(ROOT / PACKAGE).with_suffix("").parts for p in paths]
+    return sorted(".".join(p[:-1] if p[-1] == "__init__" else p) for p in parts)
+
+
+MODULES = module_names()
+
+
+def path_of(module: str) -> Path:
+    """Return the file of a module named as in `module_names`."""
+    stem = ROOT.joinpath(PACKAGE, *module.split(".")) if module else ROOT / PACKAGE
+    return stem / "__init__.py" if stem.is_dir() else stem.with_suffix(".py")
+
+
+@functools.cache
+def imports_of(module: str) -> tuple[Import, ...]:
+    """All that a module imports by a name in its text, but for what only type checkers see."""
+    tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
+    return tuple(_walk(tree, module, lazy=False))
+
+
+def _walk(node: ast.AST, module: str, *, lazy: bool) -> Iterator[Import]:
+    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        return
+    if isinstance(node, ast.Import):
+        yield from (Import(alias.name, lazy, node.lineno) for alias in node.names)
+    if isinstance(node, ast.ImportFrom):
+        yield from (Import(name, lazy, node.lineno) for name in _sources(node, module))
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        literals = [a.value for a in node.args[:1] if isinstance(a, ast.Constant)]
+        yield from (Import(str(name), lazy, node.lineno) for name in literals)
+    lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    for child in ast.iter_child_nodes(node):
+        yield from _walk(child, module, lazy=lazy)
+
+
+def _sources(node: ast.ImportFrom, module: str) -> list[str]:
+    """``from a import b`` imports a.b where that is a module, else a."""
+    source = node.module or ""
+    if node.level:
+        here = [PACKAGE, *filter(None, module.split("."))]
+        if path_of(module).name != "__init__.py":
+            here.pop()
+        base = here[: len(here) - node.level + 1]
+        source = ".".join([*base, source]) if source else ".".join(base)
+    inner = [f"{source}.{alias.name}" for alias in node.names]
+    return [name if _own(name) in MODULES else source for name in inner]
+
+
+def _own(name: str) -> str | None:
+    """Return a module's name within the package; None for everybody else's."""
+    top, _, rest = name.partition(".")
+    return rest if top == PACKAGE else None
+
+
+def part_of(module: str) -> str:
+    """Return the folder, or the module itself when it lies on top."""
+    return module.partition(".")[0]
+
+
+def may_import(importer: str, imported: str, *, lazy: bool) -> bool:
+    """Tell whether the one may import the other; both are modules of the package."""
+    part, target = part_of(importer), part_of(imported)
+    if imported == "_version":
+        return importer not in ALONE
+    if importer in ALONE:
+        return False
+    if importer in {"", "cli"}:
+        return lazy
+    if importer == "__main__":
+        return imported == "cli"
+    if importer in NOUNS:
+        return imported in NOUNS
+    return imported in {"notebook": {"core.protocol"}}.get(part, set()) or target in {
+        "core": {"core"},
+        "gate": {"core", "gate"},
+        "runs": {"core", "runs"},
+        "server": {"core", "gate", "runs", "server"},
+        "notebook": {"notebook"},
+    }.get(part, set())
+
+
+def is_kernel_side(module: str) -> bool:
+    """Whether a module must run in a kernel's environment."""
+    return part_of(module) in KERNEL_SIDE or module in ALONE
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_run_one_way(module: str) -> None:
+    """Nouns know nobody, core knows nouns, gate and runs know core, server knows all of them."""
+    wrong = [
+        i
+        for i in imports_of(module)
+        if (own := _own(i.name)) is not None and not may_import(module, own, lazy=i.lazy)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("importer", "imported", "allowed"),
+    [
+        ("core.model", "core.events", True),
+        ("core.protocol", "core.admission", False),
+        ("core.admission", "core.model", True),
+        ("core.admission", "gate.loop", False),
+        ("gate.loop", "core.admission", True),
+        ("gate.loop", "runs.launcher", False),
+        ("runs.launcher", "gate.loop", False),
+        ("runs.launcher", "runs.directory", True),
+        ("runs.supervisor", "core.protocol", False),
+        ("server.extension", "gate.loop", True),
+        ("server.extension", "notebook.card", False),
+        ("notebook.client", "core.protocol", True),
+        ("notebook.client", "core.model", False),
+        ("cli", "server.service", False),
+    ],
+)
+def test_the_direction_is_what_the_documentation_says(
+    importer: str, imported: str, *, allowed: bool
+) -> None:
+    """The rule itself refuses each import that the architecture page excludes."""
+    assert may_import(importer, imported, lazy=False) is allowed
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) == "core"])
+def test_core_only_computes(module: str) -> None:
+    """Core neither imports what acts on the world nor awaits, opens or prints."""
+    impure = [i for i in imports_of(module) if i.top not in PURE | {PACKAGE}]
+    assert impure == []
+    tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
+    acts = (ast.Await, ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith)
+    assert [n for n in ast.walk(tree) if isinstance(n, acts)] == []
+    calls = [ast.unparse(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    assert {"open", "print", "input", "exec", "eval"} & set(calls) == set()
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m in ALONE])
+def test_single_files_stand_alone(module: str) -> None:
+    """A file that runs by itself needs the standard library; a cell uses more where it is there."""
+    guests = GUESTS | {"IPython", "traitlets"} if module == "runs.cell" else set()
+    foreign = [i for i in imports_of(module) if i.top not in sys.stdlib_module_names]
+    assert [i for i in foreign if not i.lazy or i.top not in guests] == []
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) == "notebook"])
+def test_the_notebook_loads_with_ipython_alone(module: str) -> None:
+    """The kernel's side loads with the standard library and IPython, and takes more when used."""
+    known = sys.stdlib_module_names | {PACKAGE, "IPython", "traitlets"}
+    later = GUESTS | {"ipywidgets", "jupyter_core"}
+    foreign = [i for i in imports_of(module) if i.top not in known]
+    assert [i for i in foreign if not i.lazy or i.top not in later] == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_what_belongs_to_one_part_is_used_there(module: str) -> None:
+    """The driver's bindings, SQL and the request models each have one place; torch has none."""
+    for found in imports_of(module):
+        home = RESERVED.get(found.top)
+        assert home is None or module == home or part_of(module) == home, found
+        assert found.lazy or found.top not in GUESTS, found
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) in {"gate", "server"}])
+def test_nothing_is_unpickled_across_users(module: str) -> None:
+    """Whoever serves several users speaks JSON: unpickling would run a stranger's code."""
+    assert [i for i in imports_of(module) if i.top in {"pickle", "cloudpickle", "shelve"}] == []
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if is_kernel_side(m)])
+def test_kernel_side_is_written_in_old_syntax(module: str) -> None:
+    """What runs in a kernel's environment parses as CPython 3.9 would parse it."""
+    tree = ast.parse(path_of(module).read_text(encoding="utf-8"), feature_version=(3, 9))
+    assert evaluated_unions(tree) == []
+
+
+def evaluated_unions(tree: ast.Module) -> list[int]:
+    """Find the lines where a type union is not an annotation but computed, which 3.9 cannot."""
+    hints = [n.annotation for n in ast.walk(tree) if isinstance(n, (ast.arg, ast.AnnAssign))]
+    hints += [n.returns for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    unread = {inner for hint in hints if hint is not None for inner in ast.walk(hint)}
+    operations = [n for n in ast.walk(tree) if isinstance(n, ast.BinOp) and n not in unread]
+    unions = [n for n in operations if isinstance(n.op, ast.BitOr)]
+    types = {"None", "bool", "bytes", "dict", "float", "int", "list", "str", "tuple"}
+    return [n.lineno for n in unions if types & {ast.unparse(n.left), ast.unparse(n.right)}]
+
+
+def test_a_computed_union_is_found() -> None:
+    """``isinstance(x, int | str)`` is refused on the kernel's side, an annotation is not."""
+    source = (
+        "def f(x: int | None) -> str | None:\n    y: int | str = 1\n    isinstance(x, int | str)"
+    )
+    assert evaluated_unions(ast.parse(source)) == [3]
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Run a statement in a fresh interpreter and return the top-level modules it has loaded."""
+    code = f"import sys\n{statement}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_is_cheap() -> None:
+    """``import jupyter_gpugate`` loads neither IPython nor anything that the gate needs."""
+    loaded = loaded_after(f"import {PACKAGE}") - loaded_after("pass")
+    assert loaded & (HEAVY | {"IPython", "ipywidgets", "asyncio"}) == set()
+
+
+def test_the_kernel_loads_nothing_of_the_gate() -> None:
+    """All modules of the kernel's side together load none of the gate's libraries."""
+    modules = [m for m in MODULES if is_kernel_side(m) and m != "__main__"]
+    names = [f"{PACKAGE}.{m}".rstrip(".") for m in modules]
+    loaded = loaded_after(f"import {', '.join(names)}") - loaded_after("import IPython")
+    assert loaded & HEAVY == set()
+
+
+LOAD = """\
+import importlib, importlib.util, json, pathlib, sys
+
+what = json.load(sys.stdin)
+sys.path.insert(0, sys.argv[1])
+for path in what["files"]:
+    compile(pathlib.Path(path).read_bytes(), path, "exec")
+for name in what["core"]:
+    importlib.import_module(name)
+for path in what["alone"]:
+    spec = importlib.util.spec_from_file_location("alone", path)
+    module = sys.modules["alone"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+"""
+
+
+def old_pythons() -> Iterator[str]:
+    """Look for a CPython 3.9 on the PATH and among the versions that pyenv keeps."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    for path in [shutil.which("python3.9"), *pyenv.glob("versions/3.9.*/bin/python")]:
+        if path is not None:
+            command = [str(path), "-c", "import sys; sys.exit(sys.version_info[:2] != (3, 9))"]
+            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+                yield str(path)
+
+
+def test_kernel_side_runs_on_the_oldest_python(tmp_path: Path) -> None:
+    """A real CPython 3.9, without any package, compiles the kernel's side and loads its core."""
+    python = next(old_pythons(), None)
+    if python is None:
+        pytest.skip("no CPython 3.9 on this machine")
+    files = [str(path_of(m)) for m in MODULES if is_kernel_side(m)]
+    core = [f"{PACKAGE}.{m}" for m in MODULES if part_of(m) == "core"]
+    alone = [str(path_of(m)) for m in MODULES if m in ALONE]
+    script = tmp_path / "load.py"
+    script.write_text(LOAD, encoding="utf-8")
+    command = [python, "-I", "-S", "-B", "-W", "error", str(script), str(ROOT)]
+    what = json.dumps({"files": files, "core": core, "alone": alone})
+    done = subprocess.run(command, input=what, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
