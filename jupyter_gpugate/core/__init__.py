@@ -1,0 +1,1 @@
+"""What the gate decides: pure functions over frozen values, standard library only."""

@@ -1,0 +1,271 @@
+"""What attempts showed, kept per owner and name: bounded, in order, never averaged away.
+
+One `Track` holds the observations of one family in one setting on one kind of resource.  Of
+each track are kept
+
+- the last ten complete observations, which alone may set a need;
+- between any two of them, and after the last, the incomplete observation with the greatest
+  lower bound and the one with the greatest out-of-memory figure (lower bounds are forgotten
+  when ten complete observations came after them, like any outlier);
+- one older complete observation, if no newer enforced cap is as small and nothing ran out of
+  memory since: it proves that its cap sufficed.
+
+Of each owner and name the 128 tracks observed last are kept.  Whatever is dropped changes no
+estimate of the tracks that stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+from jupyter_gpugate.core.model import RAM, Enforcement, Family, Observation, Setting
+
+#: Complete observations that a need is read from; an outlier is gone after so many.
+WINDOW: Final = 10
+TRACKS_PER_NAME: Final = 128
+#: Settings that have to agree, and how closely, before a parameter counts as irrelevant.
+ALIKE_SETTINGS: Final = 3
+ALIKE_SPREAD: Final = 0.05
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the observations of one setting prove together (bytes)."""
+
+    complete: tuple[Observation, ...]  # the last ten, newest first
+    bound_bytes: int  # greatest lower bound that no later enforced cap has refuted
+    oom_bytes: int  # greatest out-of-memory figure since the last complete one, else 0
+    cap_bytes: int | None  # least enforced cap that sufficed since the last out-of-memory
+
+    @property
+    def greatest(self) -> Observation:
+        """The complete observation with the greatest peak; the newest of equals."""
+        return max(self.complete, key=lambda observation: observation.peak_bytes)
+
+    @property
+    def peaks(self) -> tuple[int, ...]:
+        return tuple(observation.peak_bytes for observation in self.complete)
+
+
+@dataclass(frozen=True)
+class Track:
+    """One family in one setting on one resource: its observations, oldest first."""
+
+    family: Family
+    setting: Setting
+    resource: str
+    observations: tuple[Observation, ...]
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What this track proves; computed once, as a track never changes."""
+        return weigh(self.observations)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All observations that still count; a new value per change, sharing what did not change."""
+
+    names: Mapping[tuple[str, str], tuple[Track, ...]] = field(default_factory=dict)
+
+    def tracks(self, owner: str, name: str) -> tuple[Track, ...]:
+        """Return the tracks of one owner's name, the one observed last at the end."""
+        return self.names.get((owner, name), ())
+
+    def observations(self) -> Iterator[Observation]:
+        """Everything kept, in an order from which `from_observations` builds the same again."""
+        for tracks in self.names.values():
+            for track in tracks:
+                yield from track.observations
+
+
+def sediment(calibration: Calibration, observation: Observation) -> Calibration:
+    """Add what one attempt showed on one resource; an impossible reading changes nothing.
+
+    The order of the calls is the order of time.
+    """
+    if not _possible(observation):
+        return calibration
+    key = _key(observation)
+    return Calibration({**calibration.names, key: _added(calibration.tracks(*key), observation)})
+
+
+def forget(calibration: Calibration, owner: str, name: str) -> Calibration:
+    """Drop all that was learned about one owner's name; other owners keep theirs."""
+    if (owner, name) not in calibration.names:
+        return calibration
+    return Calibration({k: v for k, v in calibration.names.items() if k != (owner, name)})
+
+
+def from_observations(observations: Iterable[Observation]) -> Calibration:
+    """Sediment many observations, oldest first, without a calibration for each step."""
+    names: dict[tuple[str, str], tuple[Track, ...]] = {}
+    for observation in observations:
+        if _possible(observation):
+            key = _key(observation)
+            names[key] = _added(names.get(key, ()), observation)
+    return Calibration(names)
+
+
+def setting_on(resource: str, setting: Setting) -> Setting:
+    """Return what of the setting counts on this resource: RAM knows no device model."""
+    if resource == RAM and setting.device_model is not None:
+        return replace(setting, device_model=None)
+    return setting
+
+
+def weigh(observations: Sequence[Observation]) -> Evidence:
+    """Read the evidence off observations of one setting, given oldest first."""
+    complete: list[Observation] = []
+    bound, oom, cap, oom_later = 0, 0, None, False
+    for observation in reversed(observations):
+        if observation.complete:
+            if len(complete) < WINDOW:
+                complete.append(observation)
+            enforced = _enforced_cap(observation)
+            if enforced is not None and not oom_later:
+                cap = enforced if cap is None else min(cap, enforced)
+            continue
+        if observation.oom_at_bytes is not None:
+            oom_later = True
+            oom = oom if complete else max(oom, observation.oom_at_bytes)
+        if len(complete) < WINDOW:
+            shown = _bound(observation)
+            bound = max(bound, shown if cap is None else min(shown, cap))
+    return Evidence(tuple(complete), bound, oom, cap)
+
+
+def irrelevant_parameters(tracks: Sequence[Track]) -> tuple[str, ...]:
+    """Name the parameters shown not to matter, given one family's tracks on one resource.
+
+    They are the largest set found such that settings that differ in nothing else peak within
+    5 % of each other, where each of them took three values.  Judged are the ten settings
+    observed last, so that an old outlier does not speak for ever.
+    """
+    names = {name for track in tracks for name, _ in track.setting.parameters}
+    while names:
+        groups = _groups(tracks, names)
+        rare = {n for n in names if max(_values(g, n) for g in groups) < ALIKE_SETTINGS}
+        if rare:
+            names = names - rare
+        elif max(map(_spread, groups)) <= ALIKE_SPREAD:
+            return tuple(sorted(names))
+        else:
+            names = min((names - {n} for n in sorted(names)), key=lambda s: _discord(tracks, s))
+    return ()
+
+
+def without(setting: Setting, parameters: Collection[str]) -> Setting:
+    """Return the setting less some of its parameters."""
+    if not parameters:
+        return setting
+    kept = tuple(pair for pair in setting.parameters if pair[0] not in parameters)
+    return replace(setting, parameters=kept)
+
+
+def _key(observation: Observation) -> tuple[str, str]:
+    return observation.family.owner, observation.family.name
+
+
+def _possible(observation: Observation) -> bool:
+    # A transient neighbour can be booked on a run: no peak is greater than its device.
+    total = None if observation.resource == RAM else observation.device_total_bytes
+    return observation.peak_bytes >= 0 and (total is None or observation.peak_bytes <= total)
+
+
+def _added(tracks: tuple[Track, ...], observation: Observation) -> tuple[Track, ...]:
+    family, resource = observation.family, observation.resource
+    setting = setting_on(resource, observation.setting)
+    others: list[Track] = []
+    before: tuple[Observation, ...] = ()
+    for track in tracks:
+        if (track.resource, track.setting, track.family) == (resource, setting, family):
+            before = track.observations
+        else:
+            others.append(track)
+    track = Track(family, setting, resource, _kept((*before, observation)))
+    return (*others[-(TRACKS_PER_NAME - 1) :], track)
+
+
+def _kept(observations: Sequence[Observation]) -> tuple[Observation, ...]:
+    complete: list[Observation] = []
+    gaps: list[list[Observation]] = [[]]  # what came before each complete one, and after all
+    for observation in observations:
+        if observation.complete:
+            complete.append(observation)
+            gaps.append([])
+        else:
+            gaps[-1].append(observation)
+    old = max(0, len(complete) - WINDOW)
+    kept = [] if old else _telling(gaps[0])
+    kept += _tightest(complete, gaps, old)
+    for observation, gap in zip(complete[old:], gaps[old + 1 :]):
+        kept += [observation, *_telling(gap)]
+    return tuple(kept)
+
+
+def _telling(gap: Sequence[Observation]) -> list[Observation]:
+    """Pick the most that incomplete observations in a row have to say."""
+    if not gap:
+        return []
+    bound = max(gap, key=_bound)
+    oom = max(gap, key=lambda observation: observation.oom_at_bytes or 0)
+    if oom is bound or oom.oom_at_bytes is None:
+        return [bound]
+    return [observation for observation in gap if observation is bound or observation is oom]
+
+
+def _tightest(
+    complete: Sequence[Observation], gaps: Sequence[Sequence[Observation]], old: int
+) -> list[Observation]:
+    """Find the one complete observation older than the window whose cap still binds."""
+    cap, tightest = None, None
+    for index in range(len(complete) - 1, -1, -1):
+        if any(o.oom_at_bytes is not None for o in gaps[index + 1]):
+            break
+        enforced = _enforced_cap(complete[index])
+        if enforced is not None and (cap is None or enforced < cap):
+            cap, tightest = enforced, index
+    return [complete[tightest]] if tightest is not None and tightest < old else []
+
+
+def _bound(observation: Observation) -> int:
+    return max(observation.peak_bytes, observation.oom_at_bytes or 0)
+
+
+def _enforced_cap(observation: Observation) -> int | None:
+    return observation.cap_bytes if observation.enforcement is Enforcement.ENFORCED else None
+
+
+def _groups(tracks: Sequence[Track], names: Collection[str]) -> list[list[Track]]:
+    """Gather tracks that differ in nothing but ``names``; of each group those observed last."""
+    groups: dict[Setting, list[Track]] = {}
+    for track in tracks:
+        groups.setdefault(without(track.setting, names), []).append(track)
+    return [
+        [t for t in group if t.evidence.complete][-WINDOW:]
+        + [t for t in group if not t.evidence.complete][-WINDOW:]
+        for group in groups.values()
+    ]
+
+
+def _values(group: Sequence[Track], name: str) -> int:
+    return len({dict(t.setting.parameters).get(name) for t in group if t.evidence.complete})
+
+
+def _spread(group: Sequence[Track]) -> float:
+    """Say how far the peaks of a group lie apart, as a share of the greatest."""
+    peaks = [t.evidence.greatest.peak_bytes for t in group if t.evidence.complete]
+    bounds = [t.evidence.bound_bytes for t in group if not t.evidence.complete]
+    high = max(peaks + bounds)
+    return (high - min(peaks)) / high if peaks and high else 0.0
+
+
+def _discord(tracks: Sequence[Track], names: Collection[str]) -> tuple[float, int]:
+    """Rank a set of parameters: first by how far peaks differ, then by how few settings agree."""
+    groups = _groups(tracks, names)
+    support = max(sum(1 for t in g if t.evidence.complete) for g in groups)
+    return max(ALIKE_SPREAD, *map(_spread, groups)), -support

@@ -1,0 +1,45 @@
+"""What is over because time has passed, or because a process is seen gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.model import AttemptOutcome, EndReport, Phase, ProcessKey, RunEnd, Sample
+from jupyter_gpugate.core.state import GateState, Lease
+
+
+def due(state: GateState, sample: Sample, now: float) -> Iterable[ev.Event]:
+    """The events whose time has come; none while the gate itself has just been away."""
+    if now < state.patient_until:
+        return
+    for run_id, deadline in state.expiries.items():
+        if now >= deadline:
+            yield ev.Withdrawn(now, run_id, RunEnd.EXPIRED, "max_wait")
+    for lease in state.leases.values():
+        if lease.phase is Phase.GRANTED:
+            if now >= max(lease.granted_at, state.patient_until) + state.traits.start_by_s:
+                end = RunEnd.FAILED if lease.unstarted_grants else None
+                yield ev.Declined(now, lease.run_id, lease.fence, "never_started", end)
+        elif _is_lost(state, lease, sample, now):
+            end_report = EndReport(AttemptOutcome.LOST, "supervisor gone")
+            yield ev.Finished(now, lease.run_id, lease.fence, end_report)
+    for lock in state.locks.values():
+        gone = lock.kernel is not None and _gone(lock.kernel, sample)
+        if now >= lock.until or gone:
+            yield ev.Unlocked(now, lock.resource)
+
+
+def _is_lost(state: GateState, lease: Lease, sample: Sample, now: float) -> bool:
+    """Overdue, and the process table shows that nobody of its tree lives."""
+    if lease.beat_at is None or now - lease.beat_at <= state.traits.lease_ttl_s:
+        return False
+    known = {*lease.tree, *((lease.process,) if lease.process else ())}
+    return bool(sample.processes) and all(_gone(key, sample) for key in known)
+
+
+def _gone(key: ProcessKey, sample: Sample) -> bool:
+    if not sample.processes:
+        return False
+    process = sample.processes.get(key.pid)
+    return process is None or process.start_ticks != key.start_ticks

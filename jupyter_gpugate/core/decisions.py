@@ -1,0 +1,71 @@
+"""Verdicts as values: why a run may start, or the one reason why it is kept waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Optional
+
+from jupyter_gpugate.core.model import Grant
+from jupyter_gpugate.core.state import GroupKey
+
+
+class Check(str, Enum):
+    """What keeps a run waiting, in the order in which it is looked at."""
+
+    PARKED = "parked"
+    LOCK = "lock"
+    DRAIN = "drain"
+    MISSING = "missing"  # a device that was there is gone
+    STALE = "stale"  # no fresh reading
+    UNMEASURED = "unmeasured"  # a device that cannot be read, and no number to go by
+    EXCLUSIVE = "exclusive"
+    LIMITS = "limits"
+    WATCH_SLOT = "watch_slot"  # another unmeasured run has not settled yet
+    OVERRUN = "overrun"  # a run there holds more than it was charged
+    FIT = "fit"
+    EXTERNAL_HOLDS = "external_holds"  # would not fit with every run ended
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One check that a request did not pass, with every number it used (bytes, counts, seconds)."""
+
+    check: Check
+    resource: Optional[str] = None
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    who: tuple[str, ...] = ()  # the runs or owners it waits for
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A request that stays in the queue this tick; the first reason is the dominant one."""
+
+    reasons: tuple[Reason, ...]
+
+    def only(self, check: Check) -> bool:
+        return all(reason.check is check for reason in self.reasons)
+
+
+@dataclass(frozen=True)
+class Earmark:
+    """Room set aside for the head, or devices kept clear for an exclusive run."""
+
+    run_id: str
+    check: Check  # FIT or EXCLUSIVE
+    devices: tuple[str, ...]
+    bytes_by_resource: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The outcome of one tick; equal requests share a refusal, expanded by `reasons_of`."""
+
+    grants: tuple[Grant, ...] = ()
+    refusals: Mapping[GroupKey, Refusal] = field(default_factory=dict)
+    earmarks: tuple[Earmark, ...] = ()
+
+    def reasons_of(self, key: GroupKey) -> tuple[Reason, ...]:
+        refusal = self.refusals.get(key)
+        return refusal.reasons if refusal else ()

@@ -1,0 +1,67 @@
+"""Which devices a run is put on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Optional
+
+from jupyter_gpugate.core.room import Room
+
+
+def place(
+    rooms: Mapping[str, Room],
+    charges: Mapping[str, int],
+    count: int,
+    policy: str,
+) -> Optional[tuple[str, ...]]:
+    """``count`` devices of one model out of those in ``charges``, the best first; else None.
+
+    ``spread`` tries the devices with the fewest leases and the least recent use first, then the
+    tightest fit; ``pack`` tries the tightest fit first.
+    """
+
+    def spread(uuid: str) -> tuple[float, ...]:
+        room = rooms[uuid]
+        return (room.leases, room.utilisation, room.room_bytes - charges[uuid], _index(room))
+
+    def pack(uuid: str) -> tuple[float, ...]:
+        room = rooms[uuid]
+        return (room.room_bytes - charges[uuid], -room.leases, _index(room))
+
+    order = sorted(charges, key=pack if policy == "pack" else spread)
+    return _of_one_model(rooms, order, count)
+
+
+def bind(
+    rooms: Mapping[str, Room], charges: Mapping[str, int], count: int
+) -> Optional[tuple[str, ...]]:
+    """The devices that a head waits for: those that could hold it with every run ended, the one
+    that lacks least first.
+
+    What lacks least can only come to lack less while it is set aside, so the head never swings
+    between devices without getting nearer.
+    """
+    able = [uuid for uuid, charge in charges.items() if charge <= rooms[uuid].alone_bytes]
+
+    def lacking(uuid: str) -> tuple[float, ...]:
+        return (max(0, charges[uuid] - rooms[uuid].room_bytes), _index(rooms[uuid]))
+
+    return _of_one_model(rooms, sorted(able, key=lacking), count)
+
+
+def _of_one_model(
+    rooms: Mapping[str, Room], order: Iterable[str], count: int
+) -> Optional[tuple[str, ...]]:
+    by_model: dict[str, list[str]] = {}
+    for uuid in order:
+        device = rooms[uuid].device
+        if device is not None:
+            chosen = by_model.setdefault(device.model, [])
+            chosen.append(uuid)
+            if len(chosen) == count:
+                return tuple(chosen)
+    return None
+
+
+def _index(room: Room) -> int:
+    return room.device.index if room.device else 0
