@@ -1,0 +1,1 @@
+"""The gate: measures the machine, grants leases, keeps the journal."""

@@ -1,0 +1,179 @@
+"""How much RAM the cgroups above this process leave: every level, under v1, v2 or both.
+
+A container or a user's slice is often smaller than the machine, and ``/proc/meminfo`` does not
+tell.  Limits are hierarchical: a level without one says nothing about the levels above it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from jupyter_gpugate.gate.kernel_file import KernelFile
+
+
+class CgroupRoom(NamedTuple):
+    """What one level leaves; ``cgroup`` is its path as ``/proc/self/cgroup`` writes it."""
+
+    cgroup: str
+    free_bytes: int
+
+
+class Cgroups:
+    """Every level above this process, found again whenever the process is moved.
+
+    ``proc`` and ``root`` are where procfs and the cgroup hierarchies are mounted.
+    """
+
+    def __init__(self, proc: str = "/proc", root: str = "/sys/fs/cgroup") -> None:
+        self._root = root
+        self._mountinfo = Path(proc, "self", "mountinfo")
+        self._membership = KernelFile(f"{proc}/self/cgroup")
+        self._known = b""
+        self._levels: list[_Level] = []
+
+    def tightest(self, machine_bytes: int) -> CgroupRoom | None:
+        """Return the level that leaves the least, None where no level has a limit.
+
+        ``machine_bytes`` is the machine's RAM: a limit above it is none.  Raises `OSError` or
+        `ValueError` where a limit is there and what it leaves cannot be told: a level that cannot
+        be measured is never a level without a limit.
+        """
+        self._find_levels()
+        rooms = [
+            CgroupRoom(level.cgroup, free)
+            for level in self._levels
+            if (free := level.free_bytes(machine_bytes)) is not None
+        ]
+        return min(rooms, key=lambda room: room.free_bytes, default=None)
+
+    def close(self) -> None:
+        self._membership.close()
+        self._take([])
+
+    def _find_levels(self) -> None:
+        try:
+            membership = self._membership.read()
+        except FileNotFoundError:  # a kernel without cgroups
+            membership = b""
+        if membership != self._known:
+            self._take(list(self._levels_of(os.fsdecode(membership))))
+            self._known = membership
+
+    def _take(self, levels: list[_Level]) -> None:
+        for level in self._levels:
+            level.close()
+        self._levels = levels
+        self._known = b""
+
+    def _levels_of(self, membership: str) -> Iterator[_Level]:
+        """Yield the levels of the one hierarchy that has the memory controller."""
+        hierarchies = [line.split(":", 2)[1:] for line in membership.splitlines()]
+        legacy = [path for controllers, path in hierarchies if "memory" in controllers.split(",")]
+        unified = [path for controllers, path in hierarchies if not controllers]
+        if legacy:
+            yield from self._climb(f"{self._root}/memory", legacy[0], _V1)
+        elif unified:
+            # Beside v1 hierarchies the unified one is mounted in a folder of its own.
+            beside = f"{self._root}/unified"
+            mixed = len(hierarchies) > 1 and Path(beside).is_dir()
+            yield from self._climb(beside if mixed else self._root, unified[0], _V2)
+
+    def _climb(self, mount: str, cgroup: str, version: _Version) -> Iterator[_Level]:
+        """Yield the level of ``cgroup`` and every level above it that ``mount`` shows."""
+        hidden = _mounted_cgroup(self._mountinfo, mount)
+        inside = f"{cgroup}/".startswith(f"{hidden}/")
+        parts = [part for part in cgroup[len(hidden) if inside else 0 :].split("/") if part]
+        if ".." in parts:  # moved out of the namespace that this process sees
+            parts = []
+        for depth in range(len(parts), -1, -1):
+            below = "".join(f"/{part}" for part in parts[:depth])
+            yield _Level(mount + below, hidden + below or "/", version)
+
+
+def _mounted_cgroup(mountinfo: Path, mount: str) -> str:
+    """Which cgroup is mounted at ``mount``: "" for the root of its hierarchy.
+
+    Without a cgroup namespace a container reads its own path from the machine's root, while the
+    hierarchy that it sees begins at that path.
+    """
+    try:
+        lines = mountinfo.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    place = os.path.realpath(mount)
+    for line in lines:
+        _, _, _, root, point, *_ = line.split(" ")
+        if point == place:
+            return root.rstrip("/")
+    return ""
+
+
+class _Version(NamedTuple):
+    """What a version of cgroups calls its files, and what of a usage it can give back."""
+
+    limits: tuple[str, ...]
+    usage: str
+    reclaimable: Callable[[bytes], int]
+
+
+class _Level:
+    """One level of one hierarchy, in ``folder``."""
+
+    def __init__(self, folder: str, cgroup: str, version: _Version) -> None:
+        self.cgroup: Final = cgroup
+        self._limits: Final = [KernelFile(f"{folder}/{name}") for name in version.limits]
+        self._usage: Final = KernelFile(f"{folder}/{version.usage}")
+        self._stat: Final = KernelFile(f"{folder}/memory.stat")
+        self._reclaimable: Final = version.reclaimable
+
+    def free_bytes(self, machine_bytes: int) -> int | None:
+        """Return limit - (usage - reclaimable file cache), never below 0; None without a limit."""
+        limit = self._limit()
+        if limit is None or limit > machine_bytes:
+            return None
+        return max(0, limit - max(0, int(self._usage.read()) - self._cache_bytes()))
+
+    def close(self) -> None:
+        for file in (*self._limits, self._usage, self._stat):
+            file.close()
+
+    def _cache_bytes(self) -> int:
+        try:
+            return self._reclaimable(self._stat.read())
+        except OSError:  # counting nothing as reclaimable errs towards less room
+            return 0
+
+    def _limit(self) -> int | None:
+        known = []
+        for file in self._limits:
+            try:
+                text = file.read().strip()
+            except (FileNotFoundError, NotADirectoryError):
+                break  # the root of v2, or a level that lies outside of what can be seen
+            if text != b"max":
+                known.append(int(text))
+        return min(known, default=None)
+
+
+def _reclaimable_v2(stat: bytes) -> int:
+    return _counter(stat, "active_file") + _counter(stat, "inactive_file")
+
+
+def _reclaimable_v1(stat: bytes) -> int:
+    """Return the cache of a level and all below it without shared memory, which is cache to v1."""
+    cache = _counter(stat, "total_cache")
+    return max(0, cache - _counter(stat, "total_shmem", otherwise=cache))
+
+
+def _counter(stat: bytes, name: str, otherwise: int = 0) -> int:
+    found = re.search(rb"^%s (\d+)$" % name.encode(), stat, re.MULTILINE)
+    return int(found[1]) if found else otherwise
+
+
+_V1: Final = _Version(("memory.limit_in_bytes",), "memory.usage_in_bytes", _reclaimable_v1)
+#: Above ``memory.high`` the kernel stalls whoever allocates, which limits as well.
+_V2: Final = _Version(("memory.max", "memory.high"), "memory.current", _reclaimable_v2)

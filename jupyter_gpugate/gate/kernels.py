@@ -1,0 +1,71 @@
+"""Which processes are notebook kernels, of which notebook, and whose."""
+
+from __future__ import annotations
+
+import pwd
+import re
+from pathlib import PurePosixPath
+from typing import Final
+
+_PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*t?$")
+_CONNECTION_FILE: Final = re.compile(r"kernel-[^/]*\.json$")
+_MODULES: Final = frozenset({"ipykernel", "ipykernel_launcher"})
+
+
+def is_kernel(command_line: bytes) -> bool:
+    """Whether a process was started as a kernel.
+
+    ``command_line`` is ``/proc/PID/cmdline``: arguments ended by NUL bytes.  A kernel of any
+    language is known by its connection file, ``-f .../kernel-*.json``; IPython's also by its
+    module or its script.
+    """
+    if b"kernel" not in command_line:  # nearly always, and quickly
+        return False
+    words = [word.decode("utf-8", "replace") for word in command_line.split(b"\0")]
+    return _runs_ipykernel(words) or _has_connection_file(words)
+
+
+def session_name(environ: bytes) -> str | None:
+    """Return the notebook's path from the text of ``/proc/PID/environ``, None where it has none."""
+    for entry in environ.split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        if name == b"JPY_SESSION_NAME" and value:
+            return value.decode("utf-8", "replace")
+    return None
+
+
+class UserNames:
+    """User names by uid, each asked for once; a uid without a name is its number.
+
+    A name that could not be had is asked for again: a directory service may be away for a while.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, str] = {}
+
+    def of(self, uid: int) -> str:
+        name = self._known.get(uid)
+        if name is None:
+            try:
+                name = self._known[uid] = pwd.getpwuid(uid).pw_name
+            except (KeyError, OSError):
+                return str(uid)
+        return name
+
+
+def _runs_ipykernel(words: list[str]) -> bool:
+    names = [PurePosixPath(word).name for word in words[:2]]
+    scripts = names if _PYTHON.match(names[0]) else names[:1]
+    if any(name.removesuffix(".py") == "ipykernel_launcher" for name in scripts):
+        return True
+    return any(
+        flag == "-m" and module.split(".")[0] in _MODULES
+        for flag, module in zip(words, words[1:], strict=False)
+    )
+
+
+def _has_connection_file(words: list[str]) -> bool:
+    return any(
+        flag == "-f" and _CONNECTION_FILE.search(value) is not None
+        for flag, value in zip(words, words[1:], strict=False)
+    )

@@ -1,0 +1,104 @@
+"""Where the gate keeps its state: a private directory on a disk of this machine.
+
+The journal's locks and its memory-mapped log hold on a local file system only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+#: Where the state lies when the home is no place for it; survives a reboot.
+FALLBACK: Final = Path("/var/tmp")  # noqa: S108 - the directory below it is private, and checked
+
+#: What ``statfs`` says of file systems that other machines write to as well, or that may be so.
+NETWORK_TYPES: Final = {
+    0x6969: "NFS",
+    0xFF534D42: "CIFS",
+    0xFE534D42: "SMB",
+    0x517B: "SMB",
+    0x01021997: "9P",
+    0x65735546: "FUSE",
+    0x00C36400: "Ceph",
+    0x0BD00BD0: "Lustre",
+    0x47504653: "GPFS",
+    0x19830326: "BeeGFS",
+    0xAAD7AAEA: "PanFS",
+    0x01161970: "GFS2",
+    0x7461636F: "OCFS2",
+    0x5346414F: "AFS",
+    0x6B414653: "AFS",
+    0x73757245: "Coda",
+    0xBACBACBC: "a shared folder",
+    0x786F4256: "a shared folder",
+}
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def network_file_system(path: Path) -> str | None:
+    """Name the network file system that ``path`` is or would be on; None for a local disk.
+
+    Raises `OSError` where the file system cannot be asked.
+    """
+    there = path.absolute()
+    while not there.exists():
+        there = there.parent
+    return NETWORK_TYPES.get(file_system_type(there))
+
+
+def file_system_type(path: Path) -> int:
+    """Return the magic number of the file system that holds ``path``."""
+    answer = (ctypes.c_long * 64)()  # a struct statfs begins with its f_type and is far smaller
+    if _libc.statfs(os.fsencode(path), answer) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), str(path))
+    return answer[0] & 0xFFFFFFFF
+
+
+def state_directory() -> Path:
+    """Make and return this user's directory for the journal and the lock, mode 0700.
+
+    ``$XDG_STATE_HOME/gpugate``, else ``~/.local/state/gpugate``, where that is a local disk of the
+    user's own; else ``/var/tmp/gpugate-UID``.  Raises `PermissionError` where the last one is not
+    this user's.
+    """
+    for directory in _at_home():
+        try:
+            if network_file_system(directory) is None:
+                make_private(directory)
+                if os.access(directory, os.W_OK):
+                    return directory
+        except OSError:
+            continue  # no home, a full or a read-only one: the next place will do
+    directory = FALLBACK / f"gpugate-{os.geteuid()}"
+    make_private(directory)
+    return directory
+
+
+def _at_home() -> Iterator[Path]:
+    state_home = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if state_home.is_absolute():
+        yield state_home / "gpugate"
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return
+    yield home / ".local" / "state" / "gpugate"
+
+
+def make_private(directory: Path) -> None:
+    """Make ``directory``, for this user alone; raise `PermissionError` where it is another's."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise PermissionError(
+            f"{directory} is not a directory of user {os.geteuid()}: move it away,"
+            " or set another state directory"
+        )
+    if stat.S_IMODE(found.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+        directory.chmod(stat.S_IRWXU)

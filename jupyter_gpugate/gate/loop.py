@@ -1,0 +1,265 @@
+"""THE LOOP: measures, applies events, decides, writes down, and only then acts.
+
+The only mutable state of the gate lives here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.calibration import from_observations
+from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.model import Observation, Sample
+from jupyter_gpugate.core.protocol import to_json
+from jupyter_gpugate.core.snapshot import snapshot
+from jupyter_gpugate.core.state import GateState, Traits
+from jupyter_gpugate.core.turn import Happened, take_turn
+from jupyter_gpugate.gate.clock import boot_id, boot_time
+from jupyter_gpugate.gate.journal import JournalError
+from jupyter_gpugate.gate.sampling import Sampler
+
+BEAT_S = 1.0
+#: Ticks that events ask for: at once, but in the long run one per this many seconds.
+COALESCE_S = 0.1
+BURST = 5
+#: These call for a tick of their own; beats and presences wait for the next one.
+WAKING = (
+    ev.Requested,
+    ev.Withdrawn,
+    ev.Declined,
+    ev.Started,
+    ev.Finished,
+    ev.Locked,
+    ev.Unlocked,
+    ev.DrainChanged,
+    ev.CalibrationForgotten,
+    ev.DeviceForgotten,
+)
+
+
+class KeepsJournal(Protocol):
+    """The gate's journal, or its twin in a simulation; blocking."""
+
+    def replay(self) -> list[ev.Event]:
+        """Every event that still matters, oldest first."""
+
+    def observations(self) -> list[Observation]:
+        """Everything learned so far."""
+
+    def story(self, run_id: str) -> list[tuple[float, ev.Event]]:
+        """The events of one run with their wall times."""
+
+    def append(self, events: Sequence[ev.Event], *, durable: bool) -> None:
+        """Write all events or none; raise `JournalError`."""
+
+    def close(self) -> None:
+        """Close the files."""
+
+
+@dataclass
+class _Posted:
+    event: ev.Event
+    done: asyncio.Future[None] | None
+
+
+class GateLoop:
+    """One gate: feeds events to the core once a second, or at once when something happened."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        journal: KeepsJournal,
+        traits: Traits | None = None,
+        *,
+        clock: Callable[[], float] = boot_time,
+        wall: Callable[[], float] = time.time,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self.state = GateState(traits=traits or Traits())
+        self.sample = Sample()
+        self.decisions = Decisions()
+        self.decided_state = self.state  # what the decisions were made from
+        self.decided_at = 0.0
+        self.version = 0
+        self.journal_fault: str | None = None
+        self.sample_fault = ""
+        self.now = clock
+        self._wall = wall
+        self._sampler = sampler
+        self._journal = journal
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="gpugate-journal")
+        self._inbox: list[_Posted] = []
+        self._backlog: list[ev.Event] = []
+        self._wake = asyncio.Event()
+        self._next_version = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._sampled_at = float("-inf")
+        self._log = log or logging.getLogger("jupyter_gpugate")
+        self._snapshot: tuple[int, dict[str, Any]] | None = None
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Fold the journal, measure once, and begin to tick."""
+        events, observations = await self._on_disk(self._read_journal)
+        traits = self.state.traits
+        self.state = apply(
+            GateState(traits=traits, calibration=from_observations(observations)), events
+        )
+        self._inbox.insert(0, _Posted(ev.Restarted(self.now(), boot_id()), None))
+        await self._tick()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the loop; runs go on without it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._sampler.close()
+        await self._on_disk(self._journal.close)
+        self._disk.shutdown(wait=False)
+        for posted in self._inbox:
+            if posted.done and not posted.done.done():
+                posted.done.set_exception(JournalError("the gate is stopping"))
+
+    def _read_journal(self) -> tuple[list[ev.Event], list[Observation]]:
+        return self._journal.replay(), self._journal.observations()
+
+    async def _on_disk(self, call: Callable[..., Any], *args: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, call, *args)
+
+    # -- what others see ------------------------------------------------------------------------
+
+    def post(self, event: ev.Event) -> None:
+        """Hand in an event without waiting for it to be written down."""
+        self._inbox.append(_Posted(event, None))
+        if isinstance(event, WAKING):
+            self._wake.set()
+
+    async def record(self, event: ev.Event) -> None:
+        """Hand in an event and wait until it is on the disk; raise `JournalError` if it is not."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inbox.append(_Posted(event, done))
+        self._wake.set()
+        await done
+
+    async def changed(self, version: int, timeout_s: float) -> int:
+        """Wait until a tick later than ``version``, at most ``timeout_s``; the newest version."""
+        if self.version == version:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._next_version.wait(), timeout_s)
+        return self.version
+
+    def snapshot(self) -> dict[str, Any]:
+        """The snapshot of the newest tick, made when somebody asks."""
+        if self._snapshot is None or self._snapshot[0] != self.version:
+            made = snapshot(self.state, self.sample, self.decisions, self.decided_at)
+            made["journal_fault"] = self.journal_fault
+            made["sample_fault"] = self.sample_fault
+            self._snapshot = (self.version, made)
+        return self._snapshot[1]
+
+    async def story(self, run_id: str) -> list[dict[str, Any]]:
+        """What happened to one run, as the journal has it: wall time, kind and content."""
+        rows = await self._on_disk(self._journal.story, run_id)
+        return [{"at": wall, "event": e.kind, **to_json(e)} for wall, e in rows]
+
+    # -- the ticks ------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        tokens, refilled = float(BURST), self.now()
+        while True:
+            until_beat = max(0.0, self._sampled_at + BEAT_S - self.now())
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), until_beat)
+            tokens = min(BURST, tokens + (self.now() - refilled) / COALESCE_S)
+            refilled = self.now()
+            if self._wake.is_set() and tokens < 1:
+                await asyncio.sleep(COALESCE_S)
+            tokens = max(0.0, tokens - 1)
+            self._wake.clear()
+            try:
+                await self._tick()
+            except Exception:  # noqa: BLE001 - one bad tick must not end the gate
+                self._log.exception("a tick failed; the gate goes on with the next one")
+                await asyncio.sleep(BEAT_S)
+
+    async def _tick(self) -> None:
+        """One turn: measure, apply, decide, write down, act."""
+        batch, self._inbox = self._inbox, []
+        try:
+            await self._turn(batch)
+        except BaseException as error:
+            for posted in batch:
+                if posted.done and not posted.done.done():
+                    posted.done.set_exception(JournalError(f"the gate failed: {error!r}"))
+            raise
+
+    async def _turn(self, batch: list[_Posted]) -> None:
+        exits = any(isinstance(p.event, ev.Finished) for p in batch)
+        measured = exits or self.now() - self._sampled_at >= BEAT_S
+        if measured:
+            self.sample = await self._sampler.fresh()
+            self._sampled_at = self.now()
+        happened = Happened(
+            posted=tuple(posted.event for posted in batch),
+            sample=self.sample,
+            now=self.now(),
+            measured=measured,
+            wall=self._wall(),
+        )
+        turn = take_turn(self.state, happened, self.decisions)
+        self._tell_fault(turn.fault)
+        if await self._written([*self._backlog, *turn.record]):
+            self._backlog = []
+            self.state, self.decisions = turn.written(), turn.decisions
+            self.decided_state, self.decided_at = turn.decided, turn.at
+        else:
+            self.state, later = turn.unwritten()
+            self._backlog.extend(later)
+            self.decisions = replace(turn.decisions, grants=())
+        self._settle(batch)
+        self.version += 1
+        self._next_version.set()
+        self._next_version = asyncio.Event()
+
+    def _tell_fault(self, fault: str) -> None:
+        if fault and fault != self.sample_fault:
+            self._log.error("a sample could not be used: %s", fault)
+        self.sample_fault = fault
+
+    async def _written(self, record: list[ev.Event]) -> bool:
+        if not record:
+            return True
+        try:
+            await self._on_disk(self._append, record)
+        except JournalError as error:
+            if self.journal_fault is None:
+                self._log.error("the journal cannot be written: %s", error)
+            self.journal_fault = str(error)
+            return False
+        self.journal_fault = None
+        return True
+
+    def _append(self, events: list[ev.Event]) -> None:
+        durable = any(isinstance(event, ev.DURABLE) for event in events)
+        self._journal.append(events, durable=durable)
+
+    def _settle(self, batch: list[_Posted]) -> None:
+        """Answer everybody who waits: submits are refused while nothing can be written down."""
+        for posted in batch:
+            if posted.done is None or posted.done.done():
+                continue
+            if self.journal_fault is not None and isinstance(posted.event, ev.Requested):
+                posted.done.set_exception(JournalError(self.journal_fault))
+            else:
+                posted.done.set_result(None)

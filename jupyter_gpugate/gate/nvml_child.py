@@ -1,0 +1,156 @@
+"""The GPU reader's own process: the only one that touches the driver's library.
+
+A driver may hang, crash or corrupt whoever calls it, so its caller is a process that can be lost.
+It reads ``{"read": n}`` a line from its standard input and writes one `Answer` a line, until the
+input ends.  An answer whose health has a fault is its last good deed: the library is not opened a
+second time in one process, since a half-initialised one stays so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from jupyter_gpugate.core.model import DeviceReading, Fault, ReaderHealth
+from jupyter_gpugate.core.protocol import to_json
+from jupyter_gpugate.gate.clock import boot_time
+from jupyter_gpugate.gate.nvml_devices import DeviceTable, fault_of
+from jupyter_gpugate.gate.pid_namespace import PidNamespace
+
+LIBRARY = "libnvidia-ml.so.1"
+DISTRIBUTION = "nvidia-ml-py"
+MEMORY_V2 = 0x02000028  # version and size of the struct, as the library wants to be asked
+MEMORY_V2_BYTES = 40
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the child says to one request."""
+
+    read: int
+    present: bool
+    devices: tuple[DeviceReading, ...]
+    health: ReaderHealth
+    pids_are_ours: bool
+
+
+class BindingError(ValueError):
+    """The module named ``pynvml`` is not the one that this package depends on."""
+
+    code = "binding"
+
+
+class LibraryError(ValueError):
+    """The driver's library is there and cannot be loaded."""
+
+    code = "library"
+
+
+class GpuProbe:
+    """The driver as one process sees it, opened at the first reading."""
+
+    def __init__(self) -> None:
+        self._table: DeviceTable | None = None
+        self._namespace = PidNamespace()
+        self._detail: dict[str, str] = {}
+
+    def answer(self, number: int) -> Answer:
+        """Read everything once; whatever fails becomes a fault."""
+        taken_at = boot_time()
+        devices: tuple[DeviceReading, ...] = ()
+        fault: Fault | None = None
+        present = True
+        try:
+            present = library_is_there()
+            if present:
+                table = self._table = self._table or self._open()
+                devices = table.read()
+                present = bool(devices or table.notes)
+        except Exception as error:  # noqa: BLE001 - the reader never raises: it says what is wrong
+            fault = fault_of(error, taken_at)
+        detail = self._detail | self._noted()
+        doubt = self._namespace.doubt(_listed(devices)) if devices else ""
+        if doubt:
+            detail["pid_namespace"] = doubt
+        health = ReaderHealth("gpu", present, taken_at, fault, detail)
+        return Answer(number, present, devices, health, not doubt)
+
+    def _open(self) -> DeviceTable:
+        nvml = load_binding()
+        self._detail["binding"] = f"{DISTRIBUTION} {importlib.metadata.version(DISTRIBUTION)}"
+        nvml.nvmlInit()
+        for name, version in (
+            ("driver", nvml.nvmlSystemGetDriverVersion),
+            ("library", nvml.nvmlSystemGetNVMLVersion),
+        ):
+            try:
+                self._detail[name] = str(version())
+            except (nvml.NVMLError, ValueError) as error:
+                self._detail[name] = f"unknown ({error})"
+        return DeviceTable(nvml, boot_time)
+
+    def _noted(self) -> dict[str, str]:
+        notes = self._table.notes if self._table else {}
+        return {what: "; ".join(sorted(texts)) for what, texts in notes.items()}
+
+
+def _listed(devices: tuple[DeviceReading, ...]) -> set[int]:
+    return {process.pid for reading in devices for process in reading.processes or ()}
+
+
+def library_is_there() -> bool:
+    """Tell whether this machine has a driver; raise `LibraryError` for one that is broken."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        if str(error).startswith(f"{LIBRARY}: cannot open shared object file: No such file"):
+            return False
+        raise LibraryError(str(error)) from error
+    return True
+
+
+def load_binding() -> ModuleType:
+    """Import ``pynvml``; raise `BindingError` unless it is nvidia-ml-py's, with its structs."""
+    spec = importlib.util.find_spec("pynvml")
+    try:
+        wanted = importlib.metadata.distribution(DISTRIBUTION).locate_file("pynvml.py")
+    except importlib.metadata.PackageNotFoundError:
+        raise BindingError(f"{DISTRIBUTION} is not installed") from None
+    if spec is None or spec.origin is None:
+        raise BindingError(f"{DISTRIBUTION} is installed, but has no module pynvml")
+    if Path(spec.origin).resolve() != Path(str(wanted)).resolve():
+        raise BindingError(
+            f"pynvml comes from {spec.origin} and hides that of {DISTRIBUTION} ({wanted})"
+        )
+    nvml = importlib.import_module("pynvml")
+    size = ctypes.sizeof(nvml.c_nvmlMemory_v2_t)
+    if (nvml.nvmlMemory_v2, size) != (MEMORY_V2, MEMORY_V2_BYTES):
+        raise BindingError(f"the memory struct of {spec.origin} is not the library's")
+    return nvml
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    # A call that hangs never sees the input end: die with the gate all the same.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # What a library prints must not come between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    probe = GpuProbe()
+    for line in sys.stdin:
+        answer = probe.answer(json.loads(line)["read"])
+        print(json.dumps(to_json(answer), separators=(",", ":")), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

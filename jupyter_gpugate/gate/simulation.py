@@ -1,0 +1,351 @@
+"""In-memory twins of the readers, the journal, the run side and the clock, for one thread.
+
+A `Simulation` takes the same turns as the real gate on a machine that is a table of numbers, in
+simulated seconds.  It serves tests, benchmarks, and anyone who wants to know what the gate would
+do with a workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.model import (
+    GB,
+    RAM,
+    AttemptOutcome,
+    Device,
+    DeviceReading,
+    EndReport,
+    Family,
+    Fault,
+    GpuProcess,
+    Grant,
+    KernelProcess,
+    Observation,
+    Peaks,
+    Phase,
+    Process,
+    ProcessKey,
+    RamReading,
+    ReaderHealth,
+    Request,
+    RunReport,
+    Sample,
+    Setting,
+)
+from jupyter_gpugate.core.state import GateState, Traits
+from jupyter_gpugate.core.turn import Happened, Turn, take_turn
+from jupyter_gpugate.gate.journal import JournalError
+
+BOOT = "simulated-boot"
+SUPERVISOR_BYTES = 12 << 20
+
+
+@dataclass
+class Holding:
+    """One simulated process and the memory it holds, in bytes."""
+
+    key: ProcessKey
+    parent_pid: int = 1
+    uid: int = 1000
+    ram_bytes: int = 0
+    gpu_bytes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What a run does: memory as a function of the seconds since it started.
+
+    ``ram`` and ``vram`` (per device) give bytes, ``episodes`` how many are done, ``lasts_s`` when
+    it ends by itself.  A run under an enforced cap that asks for more ends out of memory.
+    """
+
+    lasts_s: float
+    ram: Callable[[float], int] = lambda _s: GB
+    vram: Callable[[float], int] = lambda _s: 0
+    episodes: Callable[[float], int] = lambda _s: 0
+    outcome: AttemptOutcome = AttemptOutcome.COMPLETED
+
+
+def ramp(to_bytes: int, after_s: float = 0.0, over_s: float = 0.0) -> Callable[[float], int]:
+    """Memory that appears after a while, at once or evenly over some seconds."""
+
+    def at(seconds: float) -> int:
+        if seconds < after_s:
+            return 0
+        share = 1.0 if over_s == 0 else min(1.0, (seconds - after_s) / over_s)
+        return int(to_bytes * share)
+
+    return at
+
+
+class SimulatedMachine:
+    """A machine as a table: RAM, devices, processes; memory of the dead may come back late."""
+
+    def __init__(self, ram_bytes: int = 64 * GB, devices: Iterable[Device] = ()) -> None:
+        self.ram_bytes = ram_bytes
+        self.devices: dict[str, Device] = {d.uuid: d for d in devices}
+        self.processes: dict[int, Holding] = {}
+        self.kernels: list[KernelProcess] = []
+        self.background_ram_bytes = GB
+        self.faults: dict[str, Fault] = {}
+        self.missing: set[str] = set()
+        self.gpu_reader_since: float | None = None  # set: the reader has hung since then
+        self._late: list[tuple[float, str, int]] = []  # (until, resource, bytes)
+        self._next_pid = 1000
+        self._last_gpu: tuple[DeviceReading, ...] = ()
+        self._last_gpu_at = 0.0
+        self.spawn()  # a machine is never without any process
+
+    def spawn(self, *, parent_pid: int = 1, ram_bytes: int = 0, uid: int = 1000) -> Holding:
+        """Start a process; pids are never reused."""
+        self._next_pid += 1
+        holding = Holding(ProcessKey(self._next_pid, self._next_pid * 7), parent_pid, uid, ram_bytes)
+        self.processes[holding.key.pid] = holding
+        return holding
+
+    def kill(self, key: ProcessKey, now: float = 0.0, returns_after_s: float = 0.0) -> None:
+        """End a process; what it held shows as used for a while yet if the driver is slow."""
+        holding = self.processes.pop(key.pid, None)
+        if holding is None or returns_after_s <= 0:
+            return
+        for uuid, held in holding.gpu_bytes.items():
+            self._late.append((now + returns_after_s, uuid, held))
+
+    def used(self, resource: str, now: float) -> int:
+        """Bytes in use, by whomever."""
+        late = sum(b for until, r, b in self._late if r == resource and until > now)
+        if resource == RAM:
+            return self.background_ram_bytes + sum(h.ram_bytes for h in self.processes.values())
+        return late + sum(h.gpu_bytes.get(resource, 0) for h in self.processes.values())
+
+    def sample(self, now: float) -> Sample:
+        """What the readers would read now."""
+        available = max(0, self.ram_bytes - self.used(RAM, now))
+        ram = RamReading(now, self.ram_bytes, available, available)
+        if self.gpu_reader_since is None:
+            self._last_gpu = tuple(self._readings(now))
+            self._last_gpu_at = now
+        return Sample(
+            ram=ram,
+            processes={
+                h.key.pid: Process(*h.key, h.parent_pid, h.uid, h.ram_bytes)
+                for h in self.processes.values()
+            },
+            devices=self._last_gpu,
+            readers=(self._gpu_health(), ReaderHealth("machine", present=True, taken_at=now)),
+            kernels=tuple(self.kernels),
+            boot_id=BOOT,
+        )
+
+    def _gpu_health(self) -> ReaderHealth:
+        fault = None
+        if self.gpu_reader_since is not None:
+            fault = Fault("TIMEOUT", "the driver does not answer", self.gpu_reader_since)
+        return ReaderHealth("gpu", bool(self.devices), self._last_gpu_at, fault)
+
+    def _readings(self, now: float) -> Iterable[DeviceReading]:
+        for uuid, device in self.devices.items():
+            if uuid in self.missing:
+                continue
+            if uuid in self.faults:
+                yield DeviceReading(device, now, None, fault=self.faults[uuid])
+                continue
+            rows = tuple(
+                GpuProcess(h.key.pid, h.gpu_bytes[uuid], "C")
+                for h in self.processes.values()
+                if uuid in h.gpu_bytes
+            )
+            free = max(0, device.total_bytes - self.used(uuid, now))
+            yield DeviceReading(device, now, free, processes=rows, source="simulated")
+
+
+class MemoryJournal:
+    """A journal in a list; ``broken`` makes every append fail."""
+
+    def __init__(self) -> None:
+        self.events: list[ev.Event] = []
+        self.broken = ""
+
+    def replay(self) -> list[ev.Event]:
+        return list(self.events)
+
+    def observations(self) -> list[Observation]:
+        return [e.observation for e in self.events if isinstance(e, ev.Sedimented)]
+
+    def story(self, run_id: str) -> list[tuple[float, ev.Event]]:
+        return [(e.at, e) for e in self.events if getattr(e, "run_id", None) == run_id]
+
+    def append(self, events: Sequence[ev.Event], *, durable: bool) -> None:
+        del durable
+        if self.broken:
+            raise JournalError(self.broken)
+        self.events.extend(events)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+@dataclass
+class SimulatedRun:
+    """A live attempt on the simulated machine."""
+
+    grant: Grant
+    request: Request
+    behaviour: Behaviour
+    started_at: float
+    supervisor: Holding
+    worker: Holding
+    peak_ram: int = 0
+    peak_vram: dict[str, int] = field(default_factory=dict)
+
+
+class Simulation:
+    """A gate, a run side and a machine in simulated time: one step is one second."""
+
+    def __init__(self, machine: SimulatedMachine, traits: Traits | None = None) -> None:
+        self.machine = machine
+        self.journal = MemoryJournal()
+        self.now = 1000.0
+        self.state = GateState(traits=traits or Traits(), boot_id=BOOT)
+        self.decisions = Decisions()
+        self.behaviours: dict[str, Behaviour] = {}
+        self.runs: dict[str, SimulatedRun] = {}
+        self.ended: dict[str, EndReport] = {}
+        self.granted: list[tuple[float, Grant]] = []
+        self.posted: list[ev.Event] = []
+        self.turns: list[Turn] = []
+        self.returns_after_s = 0.0  # how late memory of the dead comes back
+        self._number = 0
+        self._kept: list[ev.Event] = []
+
+    def submit(
+        self,
+        name: str,
+        behaviour: Behaviour,
+        *,
+        source: str = "source",
+        setting: Setting | None = None,
+        gpus: int = 1,
+        owner: str = "ada",
+        **fields: object,
+    ) -> str:
+        """Queue a run that will behave so once it starts; its run id."""
+        self._number += 1
+        run_id = f"run-{self._number:05d}"
+        request = Request(
+            run_id=run_id,
+            family=Family(owner, name, source, gpus),
+            setting=setting or Setting(workers=1),
+            **fields,  # type: ignore[arg-type]
+        )
+        self.behaviours[run_id] = behaviour
+        self.posted.append(ev.Requested(self.now, request, "run-side"))
+        return run_id
+
+    def step(self, seconds: float = 1.0) -> Turn:
+        """Let time pass, let the runs live, and take one turn with a fresh sample."""
+        self.now += seconds
+        self.posted.append(ev.Present(self.now, "run-side"))
+        for run in list(self.runs.values()):
+            self._live(run)
+        posted, self.posted = self.posted, []
+        sample = self.machine.sample(self.now)
+        happened = Happened(tuple(posted), sample, self.now, measured=True, wall=self.now)
+        turn = take_turn(self.state, happened, self.decisions)
+        self._record(turn)
+        self.turns.append(turn)
+        return turn
+
+    def steps(self, count: int) -> None:
+        """Take so many steps of a second."""
+        for _ in range(count):
+            self.step()
+
+    def until(self, condition: Callable[[], bool], most: int = 10_000) -> int:
+        """Step until a condition holds; how many steps that took."""
+        for number in range(1, most):
+            self.step()
+            if condition():
+                return number
+        raise AssertionError(f"not reached in {most} simulated seconds")
+
+    def restart(self) -> None:
+        """Kill the gate and fold its journal again; runs have gone on meanwhile."""
+        state = GateState(traits=self.state.traits)
+        self.state = apply(state, [*self.journal.replay(), ev.Restarted(self.now, BOOT)])
+        self.decisions = Decisions()
+
+    def cancel(self, run_id: str) -> None:
+        """End a live run at once, as its run side would."""
+        run = self.runs.get(run_id)
+        if run is not None:
+            self._end(run, AttemptOutcome.CANCELLED, "cancelled")
+        else:
+            self.posted.append(ev.Withdrawn(self.now, run_id))
+
+    def _record(self, turn: Turn) -> None:
+        try:
+            self.journal.append([*self._kept, *turn.record], durable=True)
+        except JournalError:
+            self.state, later = turn.unwritten()
+            self._kept.extend(later)
+            return
+        self._kept = []
+        self.state, self.decisions = turn.written(), turn.decisions
+        for grant in turn.decisions.grants:
+            self.granted.append((self.now, grant))
+            self._start(grant)
+
+    def _start(self, grant: Grant) -> None:
+        supervisor = self.machine.spawn(ram_bytes=SUPERVISOR_BYTES)
+        worker = self.machine.spawn(parent_pid=supervisor.key.pid)
+        request = self.state.leases[grant.run_id].request
+        behaviour = self.behaviours[grant.run_id]
+        self.runs[grant.run_id] = SimulatedRun(
+            grant, request, behaviour, self.now, supervisor, worker
+        )
+        self.posted.append(
+            ev.Started(self.now, grant.run_id, grant.fence, supervisor.key, BOOT)
+        )
+
+    def _live(self, run: SimulatedRun) -> None:
+        age = self.now - run.started_at
+        if age >= run.behaviour.lasts_s:
+            self._end(run, run.behaviour.outcome, "")
+            return
+        run.worker.ram_bytes = run.behaviour.ram(age)
+        for uuid in run.grant.devices:
+            run.worker.gpu_bytes[uuid] = run.behaviour.vram(age)
+        held = run.worker.ram_bytes + run.supervisor.ram_bytes
+        run.peak_ram = max(run.peak_ram, held)
+        self.posted.append(
+            ev.Beat(
+                at=self.now,
+                run_id=run.grant.run_id,
+                fence=run.grant.fence,
+                tree=(run.supervisor.key, run.worker.key),
+                report=RunReport(ram_held_bytes=held),
+                peaks=Peaks(ram_bytes=run.peak_ram, ram_meter="pss"),
+                episode=run.behaviour.episodes(age),
+                phase=Phase.RUNNING,
+            )
+        )
+
+    def _end(self, run: SimulatedRun, outcome: AttemptOutcome, reason: str) -> None:
+        del self.runs[run.grant.run_id]
+        self.machine.kill(run.supervisor.key)
+        self.machine.kill(run.worker.key, self.now, self.returns_after_s)
+        end = EndReport(
+            outcome,
+            reason,
+            episodes_done=run.request.setting.episodes,
+            peaks=Peaks(ram_bytes=run.peak_ram, ram_meter="pss", ram_covered=True),
+            duration_s=self.now - run.started_at,
+        )
+        self.ended[run.grant.run_id] = end
+        self.posted.append(ev.Finished(self.now, run.grant.run_id, run.grant.fence, end))
