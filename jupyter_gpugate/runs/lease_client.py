@@ -1,0 +1,109 @@
+"""The run side's end of the lease protocol: HTTP over the gate's unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+from http import HTTPStatus
+from typing import Any
+
+from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
+from tornado.netutil import Resolver
+from tornado.simple_httpclient import SimpleAsyncHTTPClient
+
+from jupyter_gpugate.core.protocol import LEASE_PATH
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 5.0
+
+
+class GateAway(Exception):
+    """The gate did not answer; the same message may be sent again."""
+
+
+class GateRefused(Exception):
+    """The gate answered with a refusal that asking again will not change."""
+
+    def __init__(self, status: int, body: dict[str, Any], retry_after: str | None = None) -> None:
+        super().__init__(body.get("message", f"status {status}"))
+        self.status = status
+        self.body = body
+        self.retry_after = retry_after
+
+
+class UnixResolver(Resolver):
+    """Resolves every name to one unix socket."""
+
+    def initialize(self, path: str) -> None:
+        self.path = path
+
+    async def resolve(
+        self, host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[tuple[int, Any]]:
+        del host, port, family
+        return [(socket.AF_UNIX, self.path)]
+
+
+class UnixClient:
+    """An HTTP client for one unix socket; a connection per request."""
+
+    def __init__(self, path: str) -> None:
+        self._client = SimpleAsyncHTTPClient(
+            force_instance=True, resolver=UnixResolver(path=path), max_clients=200
+        )
+
+    async def fetch(self, path: str, **options: Any) -> HTTPResponse:
+        """Send one request; raise `OSError` where nobody answers."""
+        request = HTTPRequest(f"http://localhost{path}", connect_timeout=5, **options)
+        try:
+            return await self._client.fetch(request, raise_error=False)
+        except HTTPClientError as error:
+            raise ConnectionError(str(error)) from None
+
+    def close(self) -> None:
+        self._client.close()
+
+
+class LeaseClient:
+    """Sends lease messages; `ask` once, `insist` until the gate has answered."""
+
+    def __init__(self, path: str) -> None:
+        self._client = UnixClient(path)
+
+    async def ask(
+        self, message: str, body: dict[str, Any], timeout_s: float = 20.0
+    ) -> dict[str, Any]:
+        """The gate's answer; `GateAway` without one, `GateRefused` for a 4xx."""
+        try:
+            response = await self._client.fetch(
+                f"{LEASE_PATH}/{message}",
+                method="POST",
+                body=json.dumps(body),
+                request_timeout=timeout_s,
+            )
+        except OSError as error:
+            raise GateAway(str(error)) from None
+        try:
+            answer = json.loads(response.body or b"{}")
+        except ValueError:
+            answer = {}
+        if response.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise GateAway(answer.get("message") or f"status {response.code}")
+        if response.code >= HTTPStatus.BAD_REQUEST:
+            raise GateRefused(response.code, answer, response.headers.get("Retry-After"))
+        return dict(answer)
+
+    async def insist(self, message: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Ask again and again, with growing jittered pauses, until the gate has answered."""
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                return await self.ask(message, body)
+            except GateAway:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def close(self) -> None:
+        self._client.close()

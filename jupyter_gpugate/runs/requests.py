@@ -1,0 +1,105 @@
+"""From a submitted body to a run's spec, and from a spec to the request that the gate sees."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyter_gpugate.core.model import Family, Hints, KernelRef, Request, Setting
+from jupyter_gpugate.core.protocol import is_token
+from jupyter_gpugate.runs.record import Refused
+
+#: The gate decides how many devices: one where there is one.
+DEFAULT_GPUS = -1
+#: Fields of a body that a spec takes over as they are.
+KEPT = (
+    "name",
+    "source",
+    "argv",
+    "flags",
+    "path",
+    "umask",
+    "episodes",
+    "workers",
+    "parameters",
+    "memory_irrelevant",
+    "hints",
+    "outputs",
+    "class",
+    "evictable",
+    "exclusive",
+    "max_wait_s",
+    "time_limit_s",
+    "detach",
+    "idempotency_key",
+    "kernel",
+)
+
+
+def spec_of(
+    run_id: str, body: Mapping[str, Any], root: Path, digest: str
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The spec of a run, less what its source says, and its environment without tokens."""
+    cwd = body.get("cwd") or str(root)
+    if not Path(cwd).is_dir():
+        raise Refused(400, "bad_request", f"cwd: {cwd} is no directory", field="cwd", value=cwd)
+    given = body.get("environment")
+    environ = {k: v for k, v in (os.environ if given is None else given).items() if not is_token(k)}
+    inputs = body.get("inputs") or {}
+    kind = "program" if body.get("argv") else "cell"
+    question = {"kind": kind, "cwd": cwd, "path": body.get("path")}
+    question["argv" if kind == "program" else "source"] = body[
+        "argv" if kind == "program" else "source"
+    ]
+    gpus = body.get("gpus")
+    spec = {
+        **{field: body.get(field) for field in KEPT},
+        "run_id": run_id,
+        "kind": kind,
+        "interpreter": body.get("interpreter") or sys.executable,
+        "cwd": cwd,
+        "gpus": DEFAULT_GPUS if gpus is None else gpus,
+        "inputs": list(inputs.get("names") or ()),
+        "staged": inputs.get("staged") or "",
+        "question": question,
+        "digest": digest,
+        "submitted": time.time(),
+    }
+    return spec, environ
+
+
+def request_of(spec: Mapping[str, Any], owner: str) -> Request:
+    """What the gate is told of a run: names, hashes and numbers."""
+    irrelevant = set(spec.get("memory_irrelevant") or ())
+    parameters = {k: v for k, v in (spec.get("parameters") or {}).items() if k not in irrelevant}
+    if spec["kind"] == "program":
+        # The command line is the program's parameters, less what does not matter.
+        words = [word for word in spec["argv"][1:] if word not in irrelevant]
+        parameters["argv"] = "\0".join(words)
+    hints = spec.get("hints") or {}
+    kernel = spec.get("kernel")
+    return Request(
+        run_id=spec["run_id"],
+        family=Family(owner, spec["name"], spec["source_hash"], spec["gpus"]),
+        setting=Setting(
+            workers=spec["workers"],
+            parameters=tuple(sorted(parameters.items())),
+            episodes=spec["episodes"],
+            runtime=spec.get("runtime") or "",
+        ),
+        idempotency_key=spec.get("idempotency_key") or "",
+        hints=Hints(hints.get("vram_bytes"), hints.get("ram_bytes")),
+        kind=spec["kind"],
+        exclusive=bool(spec.get("exclusive")),
+        job_class=spec.get("class") or "normal",
+        evictable=bool(spec.get("evictable")),
+        max_wait_s=spec.get("max_wait_s"),
+        time_limit_s=spec.get("time_limit_s"),
+        kernel=KernelRef(**kernel) if kernel else None,
+        detached=bool(spec.get("detach")),
+        submitted_wall=spec["submitted"],
+    )

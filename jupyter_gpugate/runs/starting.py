@@ -1,0 +1,102 @@
+"""Starts the supervisor of one attempt."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from jupyter_gpugate.core.model import Grant
+from jupyter_gpugate.runs import directory
+from jupyter_gpugate.runs.processes import ProcessName, is_alive, start_ticks, tagged
+from jupyter_gpugate.runs.record import Record
+
+HEARTBEAT_S = 2.0
+OOM_SCORE = 500
+
+
+async def begin(record: Record, grant: Grant, socket: Path, grace_s: float) -> ProcessName:
+    """Write the attempt down, then start its supervisor; `OSError` where that cannot be done."""
+    launch = launch_of(record, grant, socket, grace_s)
+    return await asyncio.to_thread(_begin, record, grant.attempt, launch)
+
+
+def launch_of(record: Record, grant: Grant, socket: Path, grace_s: float) -> dict[str, Any]:
+    """All that a supervisor must know."""
+    spec = record.spec
+    resume = record.path / "attempts" / str(grant.attempt - 1)
+    return {
+        "run_id": record.run_id,
+        "attempt": grant.attempt,
+        "fence": grant.fence,
+        "socket": str(socket),
+        "kind": spec["kind"],
+        "interpreter": spec["interpreter"],
+        "flags": spec.get("flags") or [],
+        "argv": spec.get("argv") or [],
+        "cwd": spec["cwd"],
+        "umask": spec.get("umask"),
+        "path": spec.get("path") or [],
+        "env_file": "../../env.json",
+        "workers": spec["workers"],
+        "episodes": spec["episodes"],
+        "parameters": spec.get("parameters") or {},
+        "inputs": spec["inputs"],
+        "outputs": spec.get("outputs") or [],
+        "devices": list(grant.devices),
+        "caps": dict(grant.caps),
+        "device_totals": dict(grant.device_totals),
+        "enforcement": grant.enforcement.value,
+        "time_limit_s": spec.get("time_limit_s"),
+        "grace_s": grace_s,
+        "heartbeat_s": HEARTBEAT_S,
+        "oom_score_adj": OOM_SCORE,
+        "resume_from": f"attempts/{grant.attempt - 1}" if resume.is_dir() else None,
+    }
+
+
+def _begin(record: Record, attempt: int, launch: dict[str, Any]) -> ProcessName:
+    path = directory.create_attempt(record.path, attempt, launch, record.spec.get("source"))
+    # The boundary between "asked for" and "alive": the fence in launch.json and the mark in the
+    # environment find a supervisor again whose starter died right here.
+    environ = {**_small_environment(), "GPUGATE_RUN_ID": record.run_id}
+    with (path / "supervisor.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(path / "supervisor.py"), str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=environ,
+            start_new_session=True,
+        )
+    _reap_later(process)
+    return ProcessName(process.pid, start_ticks(process.pid) or 0)
+
+
+def _small_environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "TMPDIR")}
+
+
+def _reap_later(process: subprocess.Popen[bytes]) -> None:
+    """Have the child waited for when it ends, so that it does not stay a zombie."""
+    import threading
+
+    threading.Thread(target=process.wait, name="gpugate-reaper", daemon=True).start()
+
+
+def supervisor_of(record: Record) -> ProcessName | None:
+    """The living supervisor of an attempt that another process started, if there is one."""
+    recorded = directory.supervisor_of(record.attempt_path)
+    if recorded is not None:
+        name = ProcessName(*recorded)
+        return name if is_alive(name) else None
+    mark = str(record.attempt_path)
+    for process in tagged(record.run_id):
+        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        if mark.encode() in words:
+            return process
+    return None

@@ -1,0 +1,1136 @@
+# pathlib would cost every run 4 ms and 1 MB, and nothing here needs it.
+# ruff: noqa: PTH100, PTH102, PTH105, PTH106, PTH108, PTH110, PTH116, PTH118, PTH120, PTH123, PTH208
+"""The small parent of one run's process tree: it starts, measures and stops it, and writes the end.
+
+Started as ``python -I -S supervisor.py ATTEMPT_DIR``; everything it must know stands in the
+attempt's ``launch.json``.  It runs alone, from a copy in that directory: standard library only,
+CPython 3.9 or newer, nothing of the package, so that an upgrade does not break a live run.
+
+*The tree.*  As a child subreaper it inherits every orphan below it, so no descendant leaves the
+tree by a new session, a new group or a second fork; "the kernel says that I have no child" is the
+proof that the tree is gone.  When all workers have ended, what they left behind has `LINGER_S` to
+end by itself and is then stopped like any tree; the outcome stays the workers' own.
+
+*RAM held* is Pss_Anon + Pss_Shmem + SwapPss summed over the tree, this process included.  A cheap
+glance, several times a second, calls for an exact reading when the tree has grown, every
+`READING_S`, at the end of each episode and before a stop.  What a process held beyond its readings
+shows when it ends, by its resident high-water mark: that much is added to what it was last seen to
+hold, which also measures a run that is over before it was ever read.  File pages mapped meanwhile
+are counted with it: they are few, and too much is the safe side.  In a tree that never had more
+than one process the mark covers every stretch without a reading.
+
+*Time* is the boot clock in seconds; wall-clock time stands only in the record for people.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+HOLD_FENCE_S = 600.0  # without any gate, an attempt that was never told to go gives up
+FINISH_S = 600.0  # an end is told for so long; by then its record stands on the disk
+GLANCE_S = 0.25
+READING_S = 5.0
+SHARE = 0.02  # of the time, at most, that glances and readings may each cost
+GROWN_BYTES = 4 << 20  # growth that calls for a reading, or 3 % where that is more
+LINGER_S = 0.5
+PENDING_S = 2.0  # after KILL, processes that are still there are named
+OUTPUT_CAP = 64 << 20  # of printed bytes, and again of displays
+CHUNK = 1 << 16
+PAGE = os.sysconf("SC_PAGE_SIZE")
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def boot_time() -> float:
+    """Seconds since boot, time asleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# -- processes --------------------------------------------------------------------------------
+
+
+class Proc(NamedTuple):
+    """A process of this boot: a pid alone is no identity."""
+
+    pid: int
+    ticks: int
+
+
+def stat_fields(pid: int) -> list[bytes]:
+    """Fields of ``/proc/PID/stat`` from the state on; empty when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
+
+
+def process(pid: int) -> Proc | None:
+    """Identify the process that has this pid now; None when there is none."""
+    fields = stat_fields(pid)
+    return Proc(pid, int(fields[19])) if fields else None
+
+
+def children_of(pid: int) -> list[int]:
+    """Pids of the children of every thread of a process, where the kernel lists them."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as children:
+                found += map(int, children.read().split())
+    return found
+
+
+def children_by_parent() -> dict[int, list[int]]:
+    """Pids by parent pid over the whole process table."""
+    table: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        fields = stat_fields(int(name))
+        if fields:
+            table.setdefault(int(fields[1]), []).append(int(name))
+    return table
+
+
+def descendants(root: int) -> Iterator[Proc]:
+    """Every process below ``root``, the dead ones that nobody has waited for included."""
+    lists = os.path.exists("/proc/thread-self/children")
+    table = {} if lists else children_by_parent()
+    todo = [root]
+    while todo:
+        pid = todo.pop()
+        for child in map(process, children_of(pid) if lists else table.get(pid, [])):
+            if child is not None:
+                yield child
+                todo.append(child.pid)
+
+
+def is_alive(one: Proc) -> bool:
+    """Whether this very process still runs; one that nobody has waited for yet does not."""
+    fields = stat_fields(one.pid)
+    return bool(fields) and int(fields[19]) == one.ticks and fields[0] not in (b"Z", b"X")
+
+
+def send(one: Proc, number: int) -> bool:
+    """Signal exactly this process; False when it is gone or not ours to signal."""
+    handle = None
+    with suppress(AttributeError, OSError):  # a Python or a kernel without pidfd
+        handle = os.pidfd_open(one.pid)
+    try:
+        # Read after the handle is open: from here on the handle cannot mean another process.
+        if process(one.pid) != one:
+            return False
+        if handle is None:
+            os.kill(one.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    finally:
+        if handle is not None:
+            os.close(handle)
+    return True
+
+
+def freeze_and_kill(root: int) -> None:
+    """Kill every descendant, holding them first: what is stopped cannot fork while others die."""
+    held: set[Proc] = set()
+    is_growing, until = True, boot_time() + 1.0
+    while is_growing and boot_time() < until:
+        is_growing = False
+        for one in descendants(root):
+            if one not in held:
+                send(one, signal.SIGSTOP)
+                held.add(one)
+                is_growing = True
+    for one in held:
+        send(one, signal.SIGKILL)
+
+
+def kill_all(root: int) -> None:
+    """Kill and wait until this process, ``root``, has no child left."""
+    with suppress(ChildProcessError):
+        while True:
+            freeze_and_kill(root)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            time.sleep(0.02)
+
+
+def carriers(tag: bytes) -> list[Proc]:
+    """Living processes of this uid, other than this one, with ``tag`` in their environment."""
+    found = []
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with suppress(OSError):
+            one = process(pid)
+            if one is None or pid == os.getpid() or os.stat(f"/proc/{pid}").st_uid != os.getuid():
+                continue
+            with open(f"/proc/{pid}/environ", "rb") as environment:
+                if tag in environment.read().split(b"\0") and is_alive(one):
+                    found.append(one)
+    return found
+
+
+# -- cgroups ----------------------------------------------------------------------------------
+
+
+def cgroup_directory(controller: str) -> str | None:
+    """Directory of this process's cgroup: of a v1 controller, or in the v2 tree for ``""``."""
+    own: dict[str, str] = {}
+    with suppress(OSError, ValueError), open("/proc/self/cgroup") as cgroups:
+        for line in cgroups:
+            _, names, path = line.rstrip("\n").split(":", 2)
+            own.update(dict.fromkeys(names.split(","), path))
+    with suppress(OSError, ValueError, KeyError), open("/proc/self/mountinfo") as mounts:
+        for line in mounts:
+            place, _, what = line.partition(" - ")
+            root, mount = place.split()[3:5]
+            kind, _, options = what.split()[:3]
+            fits = kind == "cgroup" and controller in options.split(",")
+            if fits or (not controller and kind == "cgroup2"):
+                below = os.path.relpath(own[controller], root)
+                is_outside = ".." in f"{own[controller]}/{below}".split("/")
+                return None if is_outside else os.path.normpath(f"{mount}/{below}")
+    return None
+
+
+def counter(path: str, key: str) -> int | None:
+    """Read the number behind a word in a file of such lines; None where there is none."""
+    with suppress(OSError, ValueError), open(path) as lines:
+        for words in map(str.split, lines):
+            if words[0] == key:
+                return int(words[1])
+    return None
+
+
+def put(path: str, value: int) -> bool:
+    """Set one of the kernel's settings; False where that is not possible."""
+    try:
+        with open(path, "w") as setting:
+            setting.write(str(value))
+    except OSError:
+        return False
+    return True
+
+
+def oom_kills() -> int:
+    """Kills that this memory cgroup counts, or the machine where no such count can be read."""
+    for controller, name in (("memory", "memory.oom_control"), ("", "memory.events")):
+        directory = cgroup_directory(controller)
+        count = counter(f"{directory}/{name}", "oom_kill") if directory else None
+        if count is not None:
+            return count
+    return counter("/proc/vmstat", "oom_kill") or 0
+
+
+def make_cgroup(name: str) -> str | None:
+    """Make a v2 cgroup of its own for the workers, to kill them by; None where it is not ours."""
+    parent = cgroup_directory("")
+    if parent is None:
+        return None
+    directory = f"{parent}/{name}"
+    with suppress(OSError):
+        os.mkdir(directory)
+        if os.access(f"{directory}/cgroup.kill", os.W_OK):  # since Linux 5.14
+            return directory
+        os.rmdir(directory)
+    return None
+
+
+class Stopping:
+    """Stops a tree for certain: TERM, grace, then KILL again and again until nobody is left."""
+
+    def __init__(self, root: int, grace_s: float, cgroup: str | None, begin_at: float) -> None:
+        self.next_at = begin_at
+        self.survivors: list[Proc] = []  # still there `PENDING_S` after the KILL
+        self.means: list[str] = []
+        self.began_at: float | None = None
+        self._root, self._grace_s, self._cgroup = root, grace_s, cgroup
+        self._killed_at: float | None = None
+
+    def advance(self, now: float) -> None:
+        """Do what is due; to be called until the tree is gone."""
+        if now < self.next_at:
+            return
+        if self.began_at is None:
+            self.began_at, self.next_at = now, now + self._grace_s
+            for one in descendants(self._root):
+                self.means = ["term"]
+                send(one, signal.SIGTERM)
+                send(one, signal.SIGCONT)  # a stopped process takes no TERM
+        else:
+            self._kill(now)
+
+    def _kill(self, now: float) -> None:
+        is_first = self._killed_at is None
+        if self._killed_at is None:
+            self._killed_at = now
+        if self._cgroup and put(f"{self._cgroup}/cgroup.kill", 1) and is_first:
+            self.means.append("cgroup.kill")
+        freeze_and_kill(self._root)
+        if is_first:
+            self.means.append("kill")
+        since = now - self._killed_at
+        self.next_at = now + min(1.0, 0.02 + since / 4)
+        if since >= PENDING_S:
+            self.survivors = sorted(filter(is_alive, descendants(self._root)))
+
+
+# -- memory -----------------------------------------------------------------------------------
+
+
+class Reading(NamedTuple):
+    """What one process held, in bytes."""
+
+    held: int
+    mapped: int  # its share of file pages: shown, never charged
+    resident: int
+    exact: bool  # False: resident - shared, where the kernel does not tell more
+
+
+def glance(pids: Iterable[int]) -> tuple[int, int]:
+    """Resident bytes, and those shared with nobody and no file, summed over processes."""
+    resident = private = 0
+    for pid in pids:
+        with suppress(OSError), open(f"/proc/{pid}/statm", "rb") as statm:
+            _, pages, shared = map(int, statm.read().split()[:3])
+            resident += pages * PAGE
+            private += (pages - shared) * PAGE
+    return resident, private
+
+
+def read_memory(pid: int) -> Reading | None:
+    """Read one process; None when it is gone."""
+    sizes: dict[bytes, int] = {}
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
+        for words in map(bytes.split, rollup.readlines()[1:]):
+            sizes[words[0]] = int(words[1]) << 10
+    if b"Pss_Anon:" in sizes:
+        held = sizes[b"Pss_Anon:"] + sizes[b"Pss_Shmem:"] + sizes.get(b"SwapPss:", 0)
+        return Reading(held, sizes[b"Pss_File:"], sizes[b"Rss:"], exact=True)
+    resident, private = glance([pid])
+    return Reading(private, 0, resident, exact=False) if resident else None
+
+
+class RamMeter:
+    """RAM held by a tree, and the greatest it held."""
+
+    def __init__(self) -> None:
+        self.held: int | None = None
+        self.mapped: int | None = None
+        self.taken_at = 0.0
+        self.peak: int | None = None
+        self.exact = True
+        self.due_at = 0.0
+        self._cost_s = 0.0
+        self._rows: dict[int, int] = {}  # what each process held at the newest reading
+        self._largest: dict[int, Reading] = {}  # per process, its reading with most resident
+        self._single = 0  # most resident bytes that any one process was seen with
+        self._seen = (0, 0)  # the greatest glance that a reading goes with
+
+    def want(self) -> None:
+        """Call for a reading as soon as its cost allows."""
+        self.due_at = min(self.due_at, self.taken_at + self._cost_s / SHARE)
+
+    def look(self, pids: Iterable[int]) -> None:
+        """Call for a reading if these processes hold notably more than at any reading so far."""
+        pairs = zip(glance(pids), self._seen)
+        if any(now > seen + max(GROWN_BYTES, seen * 3 // 100) for now, seen in pairs):
+            self.want()
+
+    def read(self, pids: list[int], now: float) -> None:
+        """Take a reading of every process of the tree."""
+        began = boot_time()
+        found = {pid: reading for pid in pids for reading in [read_memory(pid)] if reading}
+        for pid, reading in found.items():
+            if reading.resident >= self._largest.get(pid, reading).resident:
+                self._largest[pid] = reading
+            self._single = max(self._single, reading.resident)
+        self._largest = {pid: self._largest[pid] for pid in pids if pid in self._largest}
+        self._rows = {pid: reading.held for pid, reading in found.items()}
+        self.held = sum(self._rows.values())
+        self.mapped = sum(reading.mapped for reading in found.values())
+        self.exact = self.exact and all(reading.exact for reading in found.values())
+        self.peak = max(self.peak or 0, self.held)
+        resident, private = glance(pids)
+        self._seen = (max(self._seen[0], resident), max(self._seen[1], private))
+        self.taken_at, self._cost_s = now, boot_time() - began
+        self.due_at = now + max(READING_S, self._cost_s / SHARE)
+
+    def ended(self, pid: int, mark: int, *, had_children: bool) -> None:
+        """Count what an ended process held unseen: ``mark`` is its greatest resident size.
+
+        The kernel's mark covers the children that the process waited for, so a process that had
+        any is held against the largest process ever seen.  The rows of ended processes stay until
+        the next reading: what ended together was held together.
+        """
+        largest = self._largest.pop(pid, Reading(0, 0, 0, exact=True))
+        unseen = mark - max(largest.resident, self._single if had_children else 0)
+        if unseen > 0:
+            self._rows[pid] = largest.held + unseen
+            self.peak = max(self.peak or 0, sum(self._rows.values()))
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write a file that appears whole or not at all, and stays after a power cut."""
+    with open(f"{path}.new", "wb") as new:
+        new.write(data)
+        new.flush()
+        os.fsync(new.fileno())
+    os.replace(f"{path}.new", path)
+    directory = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def as_json(value: object) -> bytes:
+    """Encode for a file or a message."""
+    return json.dumps(value).encode()
+
+
+def open_to_append(path: str) -> tuple[int, int]:
+    """Open a file that only grows; return its descriptor and size."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    return file, os.fstat(file).st_size
+
+
+class Records:
+    """A file of JSON lines; a full disk delays lines, it never tears or loses one."""
+
+    def __init__(self, path: str, cap: float, *, durable: bool) -> None:
+        self._file, self._size = open_to_append(path)
+        self._cap = cap  # bytes; lines that would go beyond are dropped
+        self._is_durable = durable  # against a power cut
+        self._waiting = b""
+
+    def add(self, line: bytes) -> None:
+        if self._size + len(self._waiting) + len(line) < self._cap:
+            self._waiting += line + b"\n"
+
+    def write(self) -> None:
+        """Bring the lines that wait to the disk."""
+        if not self._waiting:
+            return
+        try:
+            written = os.write(self._file, self._waiting)
+            if self._is_durable:
+                os.fdatasync(self._file)
+        except OSError:
+            written = 0
+        if written == len(self._waiting):
+            self._size, self._waiting = self._size + written, b""
+        else:
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+
+
+class OutputLog:
+    """What a run prints; past ``cap`` bytes its older half gives way to a note."""
+
+    def __init__(self, path: str, cap: int = OUTPUT_CAP) -> None:
+        self._path, self._cap = path, cap
+        self._file, self._size = open_to_append(path)
+        self._gone = 0
+
+    def write(self, data: bytes) -> None:
+        """Append; what a full disk does not take is dropped, the run goes on."""
+        with suppress(OSError):
+            if self._size + len(data) > self._cap:
+                self._make_room()
+            self._size += os.write(self._file, data)
+
+    def _make_room(self) -> None:
+        try:
+            self._roll()
+        except OSError:  # a full disk has no room for the second file
+            os.unlink(f"{self._path}.new")
+            os.ftruncate(self._file, 0)
+            self._gone, self._size = self._gone + self._size, 0
+
+    def _roll(self) -> None:
+        with open(self._path, "rb") as old, open(f"{self._path}.new", "wb") as new:
+            old.seek(max(0, self._size - self._cap // 2))
+            old.readline(CHUNK)
+            gone = self._gone + old.tell()
+            new.write(b"[gpugate: the first %d bytes are gone]\n" % gone)
+            self._gone = gone - new.tell()  # the note is none of the run's own bytes
+            while chunk := old.read(CHUNK):
+                new.write(chunk)
+        os.replace(f"{self._path}.new", self._path)
+        os.close(self._file)
+        self._file, self._size = open_to_append(self._path)
+
+
+class Lines:
+    """One worker's output cut into whole lines, so that those of several workers do not mix."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self._prefix = prefix
+        self._rest = b""
+
+    def feed(self, data: bytes, *, ended: bool) -> bytes:
+        """Return what can be written now; without a prefix that is everything, as it is."""
+        if not self._prefix:
+            return data
+        pieces = (self._rest + data).splitlines(keepends=True)
+        self._rest = b""
+        if pieces and not pieces[-1].endswith(b"\n"):
+            if ended or len(pieces[-1]) > CHUNK:
+                pieces[-1] += b"\n"
+            else:
+                self._rest = pieces.pop()
+        return b"".join(self._prefix + piece for piece in pieces)
+
+
+# -- the gate ---------------------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    """What the gate said to one message; status 0: nothing could be understood."""
+
+    message: str
+    status: int
+    body: dict[str, Any]
+
+
+def post(path: str, message: str, body: dict[str, Any]) -> Answer:
+    """Ask the gate once over its unix socket; raise OSError or ValueError without an answer.
+
+    Written out because http.client brings 6 MB and 18 ms with it; HTTP/1.0 has no chunks.
+    """
+    content = as_json(body)
+    head = (
+        f"POST /lease/v1/{message} HTTP/1.0\r\nHost: gpugate\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(10.0)
+        link.connect(path)
+        link.sendall(head.encode() + content)
+        answer = b""
+        while chunk := link.recv(CHUNK):
+            answer += chunk
+    status_line, _, rest = answer.partition(b"\r\n")
+    status = int(status_line.split()[1]) if status_line.startswith(b"HTTP/") else 0
+    data = json.loads(rest.partition(b"\r\n\r\n")[2]) if status == 200 else {}  # noqa: PLR2004
+    return Answer(message, status, data if isinstance(data, dict) else {})
+
+
+class GateLink:
+    """One question at a time, each in a thread of its own; failures wait longer and longer."""
+
+    def __init__(self, path: str, wake: Callable[[], object]) -> None:
+        self._path, self._wake = path, wake
+        self._thread: threading.Thread | None = None
+        self._answer: Answer | None = None
+        self._delay_s = self._not_before = 0.0
+
+    def ask(self, message: str, body: Callable[[], dict[str, Any]], now: float) -> bool:
+        """Send a message unless another is under way or the last failure is too young."""
+        if self._thread is not None or now < self._not_before:
+            return False
+        self._thread = threading.Thread(target=self._run, args=(message, body()), daemon=True)
+        self._thread.start()
+        return True
+
+    def take(self, now: float) -> Answer | None:
+        """Return the answer once it is there; any but 200 and 409 means: ask again, later."""
+        if self._thread is None or self._answer is None:
+            return None
+        self._thread.join()  # no other thread is left when the workers are forked
+        answer, self._thread, self._answer = self._answer, None, None
+        if answer.status in (200, 409):
+            self._delay_s = 0.0
+        else:
+            self._delay_s = min(5.0, max(0.2, 2 * self._delay_s))
+        self._not_before = now + self._delay_s * (0.5 + os.urandom(1)[0] / 512)
+        return answer
+
+    def _run(self, message: str, body: dict[str, Any]) -> None:
+        try:
+            answer = post(self._path, message, body)
+        except Exception:  # noqa: BLE001 - whatever it is, it is no answer
+            answer = Answer(message, 0, {})
+        self._answer = answer
+        with suppress(BlockingIOError):  # awake already
+            self._wake()
+
+
+# -- workers ----------------------------------------------------------------------------------
+
+
+def worker_environment(launch: dict[str, Any], base: dict[str, str], worker: int) -> dict[str, str]:
+    """Environment of one worker: the run's own, the tags, its devices and its share of the cap."""
+    devices, workers = launch["devices"], launch["workers"]
+    caps = {uuid: cap // workers for uuid, cap in launch["caps"].items()}
+    environment = {
+        **base,
+        "GPUGATE_RUN_ID": launch["run_id"],
+        "GPUGATE_ATTEMPT": str(launch["attempt"]),
+        "GPUGATE_WORKER": str(worker),
+        "GPUGATE_WORKERS": str(workers),
+        "GPUGATE_CAPS": json.dumps(caps),
+        "CUDA_VISIBLE_DEVICES": ",".join(devices),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if devices and caps:
+        environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+        environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
+        totals = launch["device_totals"]
+        shares = [cap / totals[uuid] for uuid, cap in caps.items() if totals.get(uuid)]
+        if shares:
+            share = min(1.0, *shares)
+            environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{share:.4f}")
+    return environment
+
+
+def pull(fd: int) -> tuple[bytes, bool]:
+    """Read what is there, a MiB at most; True: the other end is closed."""
+    chunks: list[bytes] = []
+    while len(chunks) < (1 << 20) // CHUNK:
+        try:
+            chunk = os.read(fd, CHUNK)
+        except BlockingIOError:
+            return b"".join(chunks), False
+        if not chunk:
+            return b"".join(chunks), True
+        chunks.append(chunk)
+    return b"".join(chunks), False
+
+
+class Worker:
+    """One worker process with its output, which keeps the order of writing, and its events."""
+
+    def __init__(self, argv: list[str], environment: dict[str, str], **how: Any) -> None:
+        self.index = int(environment["GPUGATE_WORKER"])
+        self.output, output = os.pipe()
+        self.events, events = os.pipe()
+        try:
+            # One pipe for both streams: with two, the order between them would be lost.
+            self.process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**environment, "GPUGATE_EVENTS_FD": str(events)},
+                pass_fds=(events,),
+                start_new_session=True,
+                **how,
+            )
+        finally:
+            os.close(output)
+            os.close(events)
+        os.set_blocking(self.output, False)
+        os.set_blocking(self.events, False)
+        self.lines = Lines(b"[%d] " % self.index if environment["GPUGATE_WORKERS"] != "1" else b"")
+        self.code: int | None = None
+        self.has_result = False
+        self.oom: dict[str, Any] | None = None
+        self.torch: dict[str, dict[str, int]] = {}
+        self._rest = b""
+
+    def take_events(self) -> tuple[list[tuple[bytes, dict[str, Any]]], bool]:
+        """Return the whole JSON lines that came, with what they say; True: the end was reached."""
+        data, ended = pull(self.events)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        found = []
+        for line in lines:
+            with suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict) and isinstance(event.get("event"), str):
+                    found.append((line, event))
+        return found, ended
+
+
+def bytes_by_device(figures: object) -> dict[str, int]:
+    """Keep what has the form {uuid: bytes}; a worker's figures are data, not to be trusted."""
+    items = figures.items() if isinstance(figures, dict) else ()
+    return {k: v for k, v in items if isinstance(v, int) and not isinstance(v, bool) and v >= 0}
+
+
+def summed(parts: Iterable[dict[str, int]]) -> dict[str, int]:
+    """Add up figures by device."""
+    total: dict[str, int] = {}
+    for part in parts:
+        for key, value in part.items():
+            total[key] = total.get(key, 0) + value
+    return total
+
+
+def classify(
+    code: int, oom: dict[str, Any] | None, *, kills: int, shm_full: bool
+) -> dict[str, Any]:
+    """Say by evidence how a worker failed; the end's fields.
+
+    ``code`` is negative for a signal; a shell reports its child's signal as 128 + N.  ``oom`` is
+    what the worker itself found; ``kills`` counts host OOM kills since the start.
+    """
+    number = -code if code < 0 else code - 128
+    try:
+        reason = f"signal {signal.Signals(number).name}" if code < 0 else f"exit {code}"
+    except ValueError:
+        reason = f"signal {number}"
+    end = {"outcome": "failed", "reason": reason, "exit_code": code}
+    if oom is not None and oom.get("resource") in ("vram", "ram", "shm"):
+        evidence = ("oom", oom["resource"], str(oom.get("evidence", "")))
+    elif number == signal.SIGKILL and kills > 0:
+        evidence = ("oom", "ram", "host_oom_killer")
+    elif number == signal.SIGBUS and shm_full:
+        evidence = ("oom", "shm", "shm_full")
+    else:
+        return end
+    return {**end, **dict(zip(("outcome", "oom_resource", "oom_evidence"), evidence))}
+
+
+def is_shm_full() -> bool:
+    """Whether less than 1 % of the shared memory file system is free."""
+    try:
+        space = os.statvfs("/dev/shm")  # noqa: S108 - asked for its room only
+    except OSError:
+        return False
+    return space.f_blocks > 0 and space.f_bavail * 100 < space.f_blocks
+
+
+# -- the supervisor ---------------------------------------------------------------------------
+
+
+class Supervisor:
+    """One attempt, from the question whether to go to the record of its end."""
+
+    def __init__(self, attempt: str) -> None:
+        self.attempt = attempt
+        with open(self._path("launch.json"), "rb") as launch:
+            self.launch: dict[str, Any] = json.load(launch)
+        self.umask = os.umask(0o077)
+        self.me = process(os.getpid()) or Proc(os.getpid(), 0)
+        with open("/proc/sys/kernel/random/boot_id") as boot_id:
+            self.boot_id = boot_id.read().strip()
+        self.started_at: float | None = None
+        self.wall_started = time.time()
+        self.end: dict[str, Any] | None = None  # outcome and reason, once they are certain
+        self.phase = "starting"
+        self.stopping: Stopping | None = None
+        self.cgroup: str | None = None
+        self.workers: list[Worker] = []
+        self.is_childless = False
+        self.is_alone = self.launch["workers"] == 1  # no second process was ever seen
+        self.tree: set[Proc] = set()
+        self.meter = RamMeter()
+        self.episodes: set[int] = set()
+        self.stop_asked = ""  # the first reason somebody gave to stop
+        self.is_terminated = False
+        self.is_fenced = False
+        self.is_shm_full = False
+        self.kills_before = oom_kills()
+        self.glance_at = self.beat_at = 0.0
+        self.output = OutputLog(self._path("output.log"))
+        self.finished = Records(self._path("episodes.jsonl"), float("inf"), durable=True)
+        self.shown = Records(self._path("display.jsonl"), OUTPUT_CAP, durable=False)
+        self.selector = selectors.DefaultSelector()
+        woken, self.waker = os.pipe()
+        os.set_blocking(woken, False)
+        os.set_blocking(self.waker, False)
+        self.selector.register(woken, selectors.EVENT_READ, lambda: pull(woken))
+        self.link = GateLink(self.launch["socket"], lambda: os.write(self.waker, b"."))
+
+    def run(self) -> None:
+        """Live the attempt's whole life."""
+        self._settle_in()
+        try:
+            if self._is_told_to_go():
+                self._start()
+                while self.end is None or not self.is_childless:
+                    self._step()
+        except Exception as error:  # noqa: BLE001 - whatever broke here, nothing may stay behind
+            sys.excepthook(type(error), error, error.__traceback__)
+            self.end = {"outcome": "failed", "reason": f"supervisor: {error!r}"}
+            kill_all(self.me.pid)
+        self._finish()
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.attempt, name)
+
+    def _settle_in(self) -> None:
+        with suppress(PermissionError):  # the leader of a group cannot, and need not
+            os.setsid()
+        LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        signal.set_wakeup_fd(self.waker, warn_on_full_buffer=False)
+        # Handlers, not SIG_IGN: an ignored signal would stay ignored in the run's own processes.
+        for ignored in (signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(ignored, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    # -- being told to stop
+
+    def _on_term(self, *_: object) -> None:
+        self.is_terminated = True
+
+    def _is_stop_asked(self) -> bool:
+        """Look for a stop: the file says why, a bare SIGTERM does not."""
+        with suppress(OSError, ValueError, KeyError, TypeError), open(self._path("stop.json")) as f:
+            self.stop_asked = self.stop_asked or str(json.load(f)["reason"])
+        if self.is_terminated:
+            self.stop_asked = self.stop_asked or "terminated"
+        return bool(self.stop_asked)
+
+    def _end_by_request(self) -> dict[str, Any]:
+        outcomes = {"cancelled": "cancelled", "evicted": "evicted", "fenced": "lost"}
+        outcome = outcomes.get(self.stop_asked, "failed")
+        return {"outcome": outcome, "reason": self.stop_asked}
+
+    # -- being told to go
+
+    def _is_told_to_go(self) -> bool:
+        """Ask the gate until it answers; no user code runs before it says go."""
+        launch = self.launch
+        body = {"run_id": launch["run_id"], "fence": launch["fence"], "pid": self.me.pid}
+        body.update(start_ticks=self.me.ticks, boot_id=self.boot_id)
+        give_up_at = boot_time() + HOLD_FENCE_S
+        while self.end is None and not self._is_stop_asked():
+            now = boot_time()
+            answer = self.link.take(now)
+            if answer is not None and answer.status != 0:
+                give_up_at = now + HOLD_FENCE_S
+                if answer.status == 200 and answer.body.get("verdict") == "go":  # noqa: PLR2004
+                    return True
+                if answer.status < 500:  # noqa: PLR2004
+                    self.is_fenced = answer.status in (200, 409)
+                    reason = "fenced" if self.is_fenced else f"refused with {answer.status}"
+                    self.end = {"outcome": "not_started", "reason": reason}
+            if now >= give_up_at:
+                self.end = {"outcome": "not_started", "reason": "no gate answered"}
+            self.link.ask("started", lambda: body, now)
+            self._wait(GLANCE_S)
+        self.end = self.end or self._end_by_request()
+        return False
+
+    def _start(self) -> None:
+        launch = self.launch
+        self.started_at, self.wall_started = boot_time(), time.time()
+        name = f"gpugate-{launch['run_id']}-{launch['attempt']}"
+        self.cgroup = make_cgroup(name)
+        try:
+            with open(self._path(launch["env_file"]), "rb") as env_file:
+                base = json.load(env_file)
+            for index in range(launch["workers"]):
+                self._start_worker(worker_environment(launch, base, index))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            self._stop({"outcome": "failed", "reason": f"cannot start: {error}"})
+            return
+        self.phase = "running"
+        self._glance(boot_time())
+
+    def _start_worker(self, environment: dict[str, str]) -> None:
+        launch = self.launch
+        argv = list(launch["argv"])
+        if launch["kind"] == "cell":
+            program = [self._path("worker.py"), self.attempt, environment["GPUGATE_WORKER"]]
+            argv = [launch["interpreter"], *launch["flags"], *program]
+        umask = self.umask if launch["umask"] is None else launch["umask"]
+        how = {"cwd": launch["cwd"], "umask": umask, "preexec_fn": self._before_exec}
+        worker = Worker(argv, environment, **how)
+        self.workers.append(worker)
+        for fd, read in ((worker.output, self._read_output), (worker.events, self._read_events)):
+            self.selector.register(fd, selectors.EVENT_READ, lambda read=read: read(worker))
+
+    def _before_exec(self) -> None:
+        """Prepare a forked worker; it is the only thread, so this is safe."""
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != self.me.pid:
+            os._exit(1)
+        put("/proc/self/oom_score_adj", self.launch["oom_score_adj"])
+        if self.cgroup:
+            put(f"{self.cgroup}/cgroup.procs", 0)
+
+    # -- the loop
+
+    def _wait(self, timeout_s: float) -> None:
+        for key, _ in self.selector.select(max(0.0, timeout_s)):
+            key.data()
+
+    def _step(self) -> None:
+        due_at = min(self.glance_at, self.meter.due_at)
+        if self.stopping is not None:
+            due_at = min(due_at, self.stopping.next_at)
+        self._wait(min(due_at - boot_time(), GLANCE_S))
+        self._reap()
+        now = boot_time()
+        self._judge(now)
+        if self.is_childless:
+            return
+        if now >= min(self.glance_at, self.meter.due_at):
+            self._glance(now)
+        if self.stopping is not None:
+            self.stopping.advance(now)
+        self._talk(now)
+
+    def _read_output(self, worker: Worker) -> None:
+        data, ended = pull(worker.output)
+        self.output.write(worker.lines.feed(data, ended=ended))
+        if ended:
+            self._close(worker.output)
+
+    def _read_events(self, worker: Worker) -> None:
+        events, ended = worker.take_events()
+        for line, event in events:
+            self._note(worker, line, event)
+        self.finished.write()
+        self.shown.write()
+        if ended:
+            self._close(worker.events)
+
+    def _close(self, fd: int) -> None:
+        self.selector.unregister(fd)
+        os.close(fd)
+
+    def _note(self, worker: Worker, line: bytes, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "episode":
+            if isinstance(event.get("index"), int):
+                self.episodes.add(event["index"])
+                self.finished.add(line)
+                self.meter.want()
+        elif kind == "torch":
+            names = ("vram_peak", "vram_held", "overhead")
+            worker.torch.update({k: bytes_by_device(event[k]) for k in names if k in event})
+        elif kind == "oom":
+            worker.oom = event
+        elif kind == "result":
+            worker.has_result = True
+            self.meter.want()
+        else:
+            self.shown.add(line)
+
+    def _reap(self) -> None:
+        """Wait for whoever has ended, adopted orphans too, and learn whether anybody is left."""
+        self.is_childless = False
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                self.is_childless = True
+                return
+            if ended is None:
+                return
+            fields = stat_fields(ended.si_pid)  # readable until the process is waited for
+            had_children = bool(fields) and int(fields[8]) > 0  # their page faults
+            _, status, usage = os.wait4(ended.si_pid, 0)
+            worker = next((w for w in self.workers if w.process.pid == ended.si_pid), None)
+            self.is_alone = self.is_alone and worker is not None and not had_children
+            if worker is not None:
+                mark = usage.ru_maxrss << 10
+                self.meter.ended(ended.si_pid, mark, had_children=had_children)
+                worker.code = worker.process.returncode = os.waitstatus_to_exitcode(status)
+                if worker.events in self.selector.get_map():
+                    self._read_events(worker)
+
+    def _glance(self, now: float) -> None:
+        """Look at the tree; read its memory where that is due."""
+        began = boot_time()
+        tree = set(descendants(self.me.pid))
+        self.is_alone = self.is_alone and len(tree) <= 1
+        if tree != self.tree:
+            self.tree = tree
+            self._write_tree()
+        pids = [self.me.pid, *(one.pid for one in tree)]
+        self.meter.look(pids)
+        self.is_shm_full = is_shm_full()
+        cost_s = boot_time() - began
+        age_s = now - (self.started_at or now)
+        pace_s = min(GLANCE_S, max(0.02, age_s / 4))  # a run may be over before it is old
+        self.glance_at = now + max(pace_s, cost_s / SHARE)
+        if now >= self.meter.due_at:
+            self.meter.read(pids, now)
+
+    def _write_tree(self) -> None:
+        # Not synced: after a power cut no process of this tree is left.
+        tree = {"boot_id": self.boot_id, "supervisor": self.me, "tree": sorted(self.tree)}
+        with suppress(OSError):
+            with open(self._path("tree.json.new"), "wb") as new:
+                new.write(as_json(tree))
+            os.replace(self._path("tree.json.new"), self._path("tree.json"))
+
+    # -- the verdict
+
+    def _judge(self, now: float) -> None:
+        """Decide, once, how the attempt ends, and stop what is still there."""
+        if self.end is not None:
+            return
+        failed = next((w for w in self.workers if self._has_failed(w)), None)
+        limit_s = self.launch["time_limit_s"]
+        if failed is None and all(w.code is not None for w in self.workers):
+            self._stop({"outcome": "completed", "exit_code": 0}, linger_s=LINGER_S)
+        elif self.stop_asked or (self.is_terminated and self._is_stop_asked()):
+            self._stop(self._end_by_request())
+        elif failed is not None:
+            self._stop(self._failure(failed))
+        elif limit_s is not None and now > (self.started_at or now) + limit_s:
+            self._stop({"outcome": "failed", "reason": "time_limit"})
+
+    def _has_failed(self, worker: Worker) -> bool:
+        is_silent = self.launch["kind"] == "cell" and not worker.has_result
+        return worker.code is not None and (worker.code != 0 or is_silent)
+
+    def _failure(self, worker: Worker) -> dict[str, Any]:
+        code = worker.code or 0
+        kills = oom_kills() - self.kills_before
+        shm_full = self.is_shm_full or is_shm_full()
+        end = classify(code, worker.oom, kills=kills, shm_full=shm_full)
+        return end if code else {**end, "reason": "exit 0 before the end of the cell"}
+
+    def _stop(self, end: dict[str, Any], linger_s: float = 0.0) -> None:
+        self.meter.want()
+        now = boot_time()
+        self._glance(now)  # the last look before the tree goes
+        self.end, self.phase, self.beat_at = end, "stopping", 0.0
+        grace_s, begin_at = self.launch["grace_s"], now + linger_s
+        self.stopping = Stopping(self.me.pid, grace_s, self.cgroup, begin_at)
+
+    # -- talking to the gate
+
+    def _talk(self, now: float) -> None:
+        answer = self.link.take(now)
+        if answer is not None and answer.status == 409:  # noqa: PLR2004
+            self.is_fenced = True
+            self.stop_asked = self.stop_asked or "fenced"
+        elif answer is not None and answer.status == 200:  # noqa: PLR2004
+            if answer.body.get("verdict") == "stop":
+                reason = str(answer.body.get("reason") or "stopped by the gate")
+                self.stop_asked = self.stop_asked or reason
+            next_in = answer.body.get("next_in")
+            if isinstance(next_in, (int, float)) and self.beat_at > now:
+                self.beat_at = now + min(30.0, max(0.2, next_in))
+        elif answer is not None:
+            self.beat_at = now
+        if now < self.beat_at or self.is_fenced:
+            return
+        self._is_stop_asked()
+        self.finished.write()
+        self.shown.write()
+        if self.link.ask("heartbeat", lambda: self._heartbeat(now), now):
+            self.beat_at = now + self.launch["heartbeat_s"]
+
+    def _heartbeat(self, now: float) -> dict[str, Any]:
+        return {
+            "run_id": self.launch["run_id"],
+            "fence": self.launch["fence"],
+            "tree": [self.me, *sorted(self.tree)],
+            "report": {
+                "ram_held_bytes": self.meter.held,
+                "ram_age_s": now - self.meter.taken_at,
+                "mapped_bytes": self.meter.mapped,
+                "vram_held_bytes": summed(w.torch.get("vram_held", {}) for w in self.workers),
+                "device_overhead_bytes": summed(w.torch.get("overhead", {}) for w in self.workers),
+            },
+            "peaks": self._peaks(),
+            "episode": len(self.episodes),
+            "phase": self.phase,
+            "stop_reason": self._stop_reason(),
+        }
+
+    def _stop_reason(self) -> str:
+        reason = str(self.end.get("reason", "")) if self.end else ""
+        stuck = self.stopping.survivors if self.stopping else []
+        pids = ", ".join(str(one.pid) for one in stuck)
+        return f"{reason} (kill_pending: {pids})" if stuck else reason
+
+    def _peaks(self) -> dict[str, Any]:
+        reports = [w.torch.get("vram_peak") for w in self.workers]
+        return {
+            "ram_bytes": self.meter.peak,
+            "ram_meter": "" if self.meter.peak is None else "pss" if self.meter.exact else "rss",
+            "ram_covered": self.is_alone and self.is_childless,
+            "vram_bytes": summed(report for report in reports if report),
+            "vram_covered": bool(reports) and None not in reports,
+        }
+
+    # -- the end
+
+    def _finish(self) -> None:
+        """Write the end to the disk, tell the gate, and go."""
+        ended_at = boot_time()
+        for worker in self.workers:
+            if worker.output in self.selector.get_map():
+                self._read_output(worker)
+            self.output.write(worker.lines.feed(b"", ended=True))
+        self.tree = set()
+        self._write_tree()
+        end = self._end_report(ended_at)
+        record = {"end": end, "wall_started": self.wall_started, "wall_ended": time.time()}
+        record["kill"] = self._kill_record(ended_at)
+        message = {"run_id": self.launch["run_id"], "fence": self.launch["fence"], "end": end}
+        self.is_terminated = False
+        is_recorded, is_told = False, self.is_fenced
+        while (now := boot_time()) < ended_at + FINISH_S:
+            is_recorded = is_recorded or self._record(record)
+            answer = self.link.take(now)
+            if answer is not None and answer.message == "finished":
+                is_told = answer.status in (200, 409)
+            if is_recorded and (is_told or self.is_terminated):
+                return
+            if not is_told:
+                self.link.ask("finished", lambda: message, now)
+            self._wait(GLANCE_S)
+
+    def _end_report(self, ended_at: float) -> dict[str, Any]:
+        end = self.end or {"outcome": "failed", "reason": "supervisor: no end"}
+        # A body that never counts episodes is one.
+        done = len(self.episodes) or int(end["outcome"] == "completed")
+        duration_s = None if self.started_at is None else ended_at - self.started_at
+        blank = {"reason": "", "exit_code": None, "oom_resource": None, "oom_evidence": ""}
+        facts = {"episodes_done": done, "peaks": self._peaks(), "duration_s": duration_s}
+        return {**blank, **end, **facts}
+
+    def _kill_record(self, ended_at: float) -> dict[str, Any] | None:
+        """Sweep up what left the tree but kept the tag; say how all was stopped."""
+        stopping = self.stopping or Stopping(self.me.pid, 0.0, None, ended_at)
+        tag = f"GPUGATE_RUN_ID={self.launch['run_id']}".encode()
+        left = carriers(tag)
+        if left:
+            stopping.means.append("sweep")
+        until = boot_time() + PENDING_S
+        while left and boot_time() < until:
+            for one in left:
+                send(one, signal.SIGKILL)
+            self._wait(0.02)
+            left = carriers(tag)
+        if self.cgroup:
+            with suppress(OSError):
+                os.rmdir(self.cgroup)
+        if not stopping.means:
+            return None
+        began_at = ended_at if stopping.began_at is None else stopping.began_at
+        ms = round((boot_time() - began_at) * 1000)
+        return {"means": " + ".join(stopping.means), "ms": ms, "survivors": left}
+
+    def _record(self, record: dict[str, Any]) -> bool:
+        try:
+            self.finished.write()
+            self.shown.write()
+            write_whole(self._path("outcome.json"), as_json(record))
+            write_whole(self._path("_DONE"), b"")
+        except OSError:
+            return False
+        return True
+
+
+if __name__ == "__main__":
+    Supervisor(os.path.abspath(sys.argv[1])).run()

@@ -1,0 +1,1 @@
+"""The face of a Jupyter server, and a host without one."""

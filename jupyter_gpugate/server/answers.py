@@ -1,0 +1,198 @@
+"""What the user API answers: the run side's record joined with what the gate says now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyter_gpugate.core.checks import Asks, check
+from jupyter_gpugate.core.decisions import Refusal
+from jupyter_gpugate.core.estimation import max_workers
+from jupyter_gpugate.core.explain import explain
+from jupyter_gpugate.core.model import RAM, VRAM, Device, Request
+from jupyter_gpugate.core.needs import estimate_on, models_of, needs_of, setting_on
+from jupyter_gpugate.core.protocol import to_json
+from jupyter_gpugate.core.room import machine_reason, rooms
+from jupyter_gpugate.core.snapshot import queued_row, running_row
+from jupyter_gpugate.core.state import GateState, GroupKey, Queued
+from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.runs.launcher import Launcher
+from jupyter_gpugate.runs.record import ACTIVE, ENDED, Record
+
+
+def run_answer(gate: GateLoop, launcher: Launcher, run_id: str) -> dict[str, Any]:
+    """One run: its record, and while it is unfinished the gate's row on it."""
+    record = launcher.known(run_id)
+    answer = _recorded(gate.state, record)
+    live = _live(gate, record)
+    answer.update(live)
+    answer["episodes"] = {
+        "done": _episodes_done(record, live),
+        "of": record.spec["episodes"],
+    }
+    if record.status != ENDED:
+        answer["output_tail"] = launcher.output_tail(record)
+    return answer
+
+
+def _recorded(state: GateState, record: Record) -> dict[str, Any]:
+    summary = record.summary
+    outcome = summary.get("outcome") or {}
+    return {
+        "run_id": record.run_id,
+        "name": record.spec["name"],
+        "status": record.status,
+        "phase": None,
+        "end": summary.get("end"),
+        "exit_reason": summary.get("reason", ""),
+        "exit_code": (outcome.get("end") or {}).get("exit_code"),
+        "attempt": record.attempt,
+        "reasons": [],
+        "estimate": summary.get("estimate"),
+        "charges": summary.get("charges") or {},
+        "held": {},
+        "basis": summary.get("basis") or {},
+        "caps": summary.get("caps") or {},
+        "enforcement": summary.get("enforcement"),
+        "devices": [_device(state, uuid) for uuid in summary.get("devices") or ()],
+        "directory": str(record.path),
+        "output_tail": summary.get("output_tail", ""),
+        "error": summary.get("error"),
+        "warnings": summary.get("warnings") or [],
+        "peaks": summary.get("peaks") or {},
+        "kill": outcome.get("kill"),
+        "position": None,
+        "eta_s": None,
+        "submitted": summary["submitted"],
+        "ended": summary.get("ended"),
+        "cancel_requested": record.cancelled,
+    }
+
+
+def _device(state: GateState, uuid: str) -> dict[str, Any]:
+    device = state.inventory.get(uuid)
+    known = {"model": device.model, "index": device.index} if device else {}
+    return {"uuid": uuid, "model": "", "index": None, **known}
+
+
+def _episodes_done(record: Record, live: dict[str, Any]) -> int:
+    if "episode" in live:
+        return int(live["episode"])
+    end = (record.summary.get("outcome") or {}).get("end") or {}
+    return int(end.get("episodes_done") or 0)
+
+
+def _live(gate: GateLoop, record: Record) -> dict[str, Any]:
+    state, now = gate.state, gate.decided_at
+    queued = state.queue.get(record.run_id)
+    if queued is not None and record.status != ENDED:
+        position = list(state.queue).index(record.run_id) + 1
+        row = queued_row(state, gate.decisions, queued, position, now)
+        return {
+            "status": "queued",
+            **{k: row[k] for k in ("reasons", "position", "eta_s", "estimate", "waited_s")},
+        }
+    lease = state.leases.get(record.run_id)
+    if lease is None or record.status == ENDED:
+        return {"phase": "ending"} if record.status == ACTIVE else {}
+    row = running_row(state, lease, now)
+    names = ("phase", "charges", "held", "caps", "enforcement", "estimate", "peaks", "started_s")
+    return {
+        "status": "active",
+        **{k: row[k] for k in names},
+        "basis": row["admit_basis"],
+        "devices": row["devices"],
+        "settled": row["settled"],
+        "pid": row["pid"],
+        "episode": lease.episode,
+    }
+
+
+# -- estimates ----------------------------------------------------------------------------------
+
+
+def estimate_answer(gate: GateLoop, request: Request) -> dict[str, Any]:
+    """What a run would need, and whether it would start now; nothing is started or reserved."""
+    state = gate.state
+    models = models_of(state.inventory)
+    device = next(iter(models.values()), None) if request.gpus else None
+    estimate = estimate_on(state.calibration, request, device, state.driver)
+    resources = [RAM, *([VRAM] if device else [])]
+    verdict = _verdict(gate, request)
+    return {
+        "name": request.family.name,
+        "gpus": request.gpus,
+        "workers": request.setting.workers,
+        "terms": [to_json(term) for term in estimate.terms],
+        "ignored_parameters": list(estimate.ignored_parameters),
+        "total_bytes": {r: estimate.total_bytes(r) for r in resources},
+        "known_bytes": {r: estimate.known_bytes(r) for r in resources},
+        "missing": list(estimate.gaps()),
+        "max_workers": _most_workers(gate, request, device),
+        "would_start": not verdict,
+        "reasons": verdict,
+    }
+
+
+def _most_workers(gate: GateLoop, request: Request, device: Device | None) -> int | None:
+    state = gate.state
+    here = rooms(state, gate.sample, gate.now())
+    room = {RAM: here[RAM].room_bytes}
+    if device is not None:
+        room[VRAM] = max(
+            (r.room_bytes for r in here.values() if r.device and r.device.model == device.model),
+            default=0,
+        )
+    return max_workers(
+        state.calibration,
+        request.family,
+        setting_on(request, device, state.driver),
+        request.hints,
+        room,
+        device_model=device.model if device else None,
+        device_total=device.total_bytes if device else None,
+    )
+
+
+def _verdict(gate: GateLoop, request: Request) -> list[dict[str, Any]]:
+    """The reasons that would keep it waiting if it were alone at the end of the queue."""
+    state = gate.state
+    needs, estimate = needs_of(state.calibration, request, state.inventory, state.driver)
+    key = Queued(request, 0, 0.0, "", needs, estimate).key
+    verdict = check(_asks(state, key), rooms(state, gate.sample, gate.now()), machine_reason(state))
+    if not isinstance(verdict, Refusal):
+        return []
+    return [
+        {
+            "kind": reason.check.value,
+            "resource": reason.resource,
+            "message": explain(state, reason),
+            "numbers": dict(reason.numbers),
+        }
+        for reason in verdict.reasons
+    ]
+
+
+def _asks(state: GateState, key: GroupKey) -> Asks:
+    running = sum(1 for lease in state.leases.values() if lease.request.owner == key.owner)
+    return Asks(state, "", key, waited_s=0.0, parked=False, running=running)
+
+
+# -- the machine --------------------------------------------------------------------------------
+
+
+def machine_answer(gate: GateLoop) -> dict[str, Any]:
+    """What can be measured and enforced here."""
+    shown = gate.snapshot()
+    ram = gate.sample.ram
+    return {
+        "ram": to_json(ram) if ram else None,
+        "devices": shown["devices"],
+        "readers": shown["readers"],
+        "attribution": shown["attribution"],
+        "reach": shown["reach"],
+        "traits": shown["traits"],
+        "locks": shown["locks"],
+        "draining": shown["draining"],
+        "journal_fault": shown["journal_fault"],
+        "tick": shown["tick"],
+    }
