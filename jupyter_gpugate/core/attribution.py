@@ -41,7 +41,7 @@ EMPTY_LIST = "memory is in use, but the driver lists nobody: its processes are h
 Claims = Mapping[Holder, int]
 
 
-def attribute(  # noqa: PLR0913, PLR0917 - the sources that a share can rest on
+def attribute(  # noqa: PLR0917 - the sources that a share can rest on
     sample: Sample,
     roots: HolderOf,
     remembered: HolderOf = {},  # noqa: B006 - only read

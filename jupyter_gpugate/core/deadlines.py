@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.model import AttemptOutcome, EndReport, Phase, ProcessKey, RunEnd, Sample
+from jupyter_gpugate.core.lingering import is_there
+from jupyter_gpugate.core.model import (
+    AttemptOutcome,
+    EndReport,
+    Holder,
+    HolderKind,
+    Phase,
+    RunEnd,
+    Sample,
+)
 from jupyter_gpugate.core.state import GateState, Lease
 
 
@@ -25,8 +34,10 @@ def due(state: GateState, sample: Sample, now: float) -> Iterable[ev.Event]:
             end_report = EndReport(AttemptOutcome.LOST, "supervisor gone")
             yield ev.Finished(now, lease.run_id, lease.fence, end_report)
     for lock in state.locks.values():
-        gone = lock.kernel is not None and _gone(lock.kernel, sample)
-        if now >= lock.until or gone:
+        kernel_gone = lock.kernel is not None and sample.processes and not is_there(
+            lock.kernel, sample
+        )
+        if now >= lock.until or kernel_gone:
             yield ev.Unlocked(now, lock.resource)
 
 
@@ -34,12 +45,10 @@ def _is_lost(state: GateState, lease: Lease, sample: Sample, now: float) -> bool
     """Overdue, and the process table shows that nobody of its tree lives."""
     if lease.beat_at is None or now - lease.beat_at <= state.traits.lease_ttl_s:
         return False
-    known = {*lease.tree, *((lease.process,) if lease.process else ())}
-    return bool(sample.processes) and all(_gone(key, sample) for key in known)
-
-
-def _gone(key: ProcessKey, sample: Sample) -> bool:
     if not sample.processes:
         return False
-    process = sample.processes.get(key.pid)
-    return process is None or process.start_ticks != key.start_ticks
+    own = Holder(HolderKind.RUN, lease.run_id)
+    # A heartbeat names the tree of two seconds ago: younger processes are known by their parents.
+    known = [key for key, holder in state.attribution.holder_of.items() if holder == own]
+    known += [*lease.tree, *((lease.process,) if lease.process else ())]
+    return not any(is_there(key, sample) for key in known)

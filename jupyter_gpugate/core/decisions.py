@@ -1,4 +1,4 @@
-"""Verdicts as values: why a run may start, or the one reason why it is kept waiting."""
+"""Verdicts as values: why a run may start, or the reasons why it is kept waiting."""
 
 from __future__ import annotations
 
@@ -12,30 +12,34 @@ from jupyter_gpugate.core.state import GroupKey
 
 
 class Check(str, Enum):
-    """What keeps a run waiting, in the order in which it is looked at."""
+    """What keeps a run waiting, in the order in which it is told."""
 
     PARKED = "parked"
     LOCK = "lock"
     DRAIN = "drain"
-    MISSING = "missing"  # a device that was there is gone
-    STALE = "stale"  # no fresh reading
-    UNMEASURED = "unmeasured"  # a device that cannot be read, and no number to go by
     EXCLUSIVE = "exclusive"
     LIMITS = "limits"
+    MISSING = "missing"  # a device that was there is gone
+    STALE = "stale"  # no fresh reading
+    UNMEASURED = "unmeasured"  # a device that cannot be read, or no number to go by
     WATCH_SLOT = "watch_slot"  # another unmeasured run has not settled yet
     OVERRUN = "overrun"  # a run there holds more than it was charged
     FIT = "fit"
     EXTERNAL_HOLDS = "external_holds"  # would not fit with every run ended
+    JOURNAL = "journal"  # passed every check, but its grant could not be written down
+
+
+TOLD_ORDER = {check: place for place, check in enumerate(Check)}
 
 
 @dataclass(frozen=True)
 class Reason:
-    """One check that a request did not pass, with every number it used (bytes, counts, seconds)."""
+    """One check that a request did not pass, with every number it used (bytes, counts, ms)."""
 
     check: Check
     resource: Optional[str] = None
     numbers: Mapping[str, int] = field(default_factory=dict)
-    who: tuple[str, ...] = ()  # the runs or owners it waits for
+    who: tuple[str, ...] = ()  # the runs or owners it waits for; a fault's or a drain's own words
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Earmark:
-    """Room set aside for the head, or devices kept clear for an exclusive run."""
+    """Room set aside for a head, or devices kept clear for an exclusive run."""
 
     run_id: str
     check: Check  # FIT or EXCLUSIVE

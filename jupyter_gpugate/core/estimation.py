@@ -55,7 +55,7 @@ SETTLED_EXTRA_BYTES: Final = 256 * MB
 OVERRUN_FACTOR: Final = 1.25
 
 
-def estimate(  # noqa: PLR0913 - each is one circumstance of the question
+def estimate(
     calibration: Calibration,
     family: Family,
     setting: Setting,
@@ -81,7 +81,7 @@ def estimate(  # noqa: PLR0913 - each is one circumstance of the question
     return Estimate(tuple(terms), tuple(sorted(ignored)))
 
 
-def max_workers(  # noqa: PLR0913 - each is one circumstance of the question
+def max_workers(
     calibration: Calibration,
     family: Family,
     setting: Setting,
@@ -121,7 +121,7 @@ def need_from_hint(resource: str, hint_bytes: int) -> int:
     return hint_bytes + margin_bytes(resource, hint_bytes, MARGIN_OF_ONE)
 
 
-def provisional_charge(  # noqa: PLR0913 - each is one number of the rule
+def provisional_charge(
     *,
     prior_bytes: Optional[int],
     lower_bound_bytes: int,

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core import lingering
 from jupyter_gpugate.core.attribution import attribute
+from jupyter_gpugate.core.growth import can_be_told, grown
 from jupyter_gpugate.core.model import (
     MB,
     RAM,
@@ -25,34 +27,32 @@ from jupyter_gpugate.core.model import (
     Sample,
 )
 from jupyter_gpugate.core.settling import settling_events
-from jupyter_gpugate.core.state import GateState, Growth, Lease, Lingering, Usage
+from jupyter_gpugate.core.state import GateState, Growth, Lease, Usage
 
 #: A peak is journalled when it has grown by this much, or by 2 %, since it last was.
 PEAK_STEP_BYTES = 16 * MB
-GROWTH_WINDOW_S = 60.0
-GROWTH_MEMORY_S = 600.0
-GROWTH_BUCKET_S = 10.0
-#: This much of what a gone run held is back: the rest is nobody's to wait for.
-RETURNED_SHARE = 0.95
 
 
 def observe(state: GateState, sample: Sample, now: float) -> tuple[GateState, tuple[ev.Event, ...]]:
     """Take a new sample in: the state that knows it, and the events that follow from it."""
-    lingering = {key: _follow(left, sample) for key, left in state.lingering.items()}
+    free = _free(sample)
+    left = lingering.follow(state, sample, free)
     attribution = attribute(
         sample,
         _roots(state, sample),
         remembered=state.attribution.holder_of,
-        lingering=_still_held(lingering.values()),
+        lingering=lingering.claims(left),
         run_ram=_ram_reports(state, sample),
+        run_vram={run_id: x.report.vram_held_bytes for run_id, x in state.leases.items()},
     )
+    seen = _Seen(state, sample, attribution, free)
     state = replace(
         state,
         attribution=attribution,
-        lingering=_with_attributed(lingering, attribution),
-        leases=_leases(state, sample, attribution),
+        lingering=lingering.with_shares(left, attribution),
+        leases={run_id: seen.of(lease) for run_id, lease in state.leases.items()},
         growth=_growth(state, sample, attribution),
-        free_seen=_free(sample),
+        free_seen=free,
         utilisation=_utilisation(state, sample),
     )
     return state, tuple(_consequences(state, sample, now))
@@ -100,73 +100,107 @@ def _ram_reports(state: GateState, sample: Sample) -> dict[str, int]:
     }
 
 
-# -- memory of runs that are gone ---------------------------------------------------------------
-
-
-def _follow(left: Lingering, sample: Sample) -> Lingering:
-    """How much of a gone run's memory this sample still shows."""
-    alive = left.tree_alive and (
-        not sample.processes
-        or any(
-            pid in sample.processes and sample.processes[pid].start_ticks == ticks
-            for pid, ticks in left.tree
-        )
-    )
-    free = _free(sample).get(left.resource)
-    held = left.last_held_bytes
-    if not alive and free is not None and left.free_at_end is not None:
-        held = max(0, held - max(0, free - left.free_at_end))
-    return replace(left, tree_alive=alive, held_bytes=held)
-
-
-def _still_held(lingering: Iterable[Lingering]) -> dict[str, dict[Holder, int]]:
-    held: dict[str, dict[Holder, int]] = {}
-    for left in lingering:
-        if left.held_bytes and not left.tree_alive:
-            holder = Holder(HolderKind.RUN, left.run_id)
-            held.setdefault(left.resource, {})[holder] = left.held_bytes
-    return held
-
-
-def _with_attributed(
-    lingering: Mapping[tuple[str, str], Lingering], attribution: Attribution
-) -> dict[tuple[str, str], Lingering]:
-    """A tree that still lives holds what the sample attributes to it."""
-    result = {}
-    for key, left in lingering.items():
-        shares = attribution.resources.get(left.resource)
-        if left.tree_alive and shares is not None and not shares.fault:
-            held = shares.by_holder.get(Holder(HolderKind.RUN, left.run_id), 0)
-            left = replace(left, held_bytes=held, last_held_bytes=max(held, left.last_held_bytes))
-        result[key] = left
-    return result
+def _taken_at(sample: Sample, resource: str) -> Optional[float]:
+    if resource == RAM:
+        return sample.ram.taken_at if sample.ram else None
+    reading = sample.device(resource)
+    return reading.taken_at if reading else None
 
 
 # -- what live runs hold ------------------------------------------------------------------------
 
 
-def _leases(
-    state: GateState, sample: Sample, attribution: Attribution
-) -> dict[str, Lease]:
-    greatest = _greatest_process(sample, attribution)
-    leases = {}
-    for run_id, lease in state.leases.items():
+class _Tree(NamedTuple):
+    """Resident - shared bytes of one run's processes in one sample."""
+
+    greatest_bytes: int
+    summed_bytes: int
+
+
+class _Seen:
+    """What one sample shows of live runs."""
+
+    def __init__(
+        self, state: GateState, sample: Sample, attribution: Attribution, free: Mapping[str, int]
+    ) -> None:
+        self._state = state
+        self._attribution = attribution
+        self._free = free
+        self._taken_at = {r: _taken_at(sample, r) for r in attribution.resources}
+        self._trees = _trees(sample, attribution)
+
+    def of(self, lease: Lease) -> Lease:
+        """The lease as it stands after the sample."""
         if lease.phase is Phase.GRANTED:
-            leases[run_id] = lease
-            continue
+            return lease
         usage = dict(lease.usage)
-        for resource, shares in attribution.resources.items():
-            taken_at = _taken_at(sample, resource)
-            seen = _seen(state, lease, resource, shares, sample, taken_at)
+        for resource, shares in self._attribution.resources.items():
+            seen = self._usage(lease, resource, shares)
             if seen is not None:
                 usage[resource] = seen
-        ram = usage.get(RAM)
-        if ram is not None:
-            peak = max(ram.process_peak_bytes, greatest.get(run_id, 0))
-            usage[RAM] = replace(ram, process_peak_bytes=peak)
-        neighbours = max(lease.neighbours, _neighbours(state, lease))
-        leases[run_id] = replace(lease, usage=usage, neighbours=neighbours)
-    return leases
+        ram, tree = usage.get(RAM), self._trees.get(lease.run_id)
+        if ram is not None and tree is not None:
+            usage[RAM] = replace(
+                ram,
+                process_peak_bytes=max(ram.process_peak_bytes, tree.greatest_bytes),
+                summed_peak_bytes=max(ram.summed_peak_bytes, tree.summed_bytes),
+            )
+        neighbours = max(lease.neighbours, _neighbours(self._state, lease))
+        return replace(lease, usage=usage, neighbours=neighbours)
+
+    def _usage(
+        self, lease: Lease, resource: str, shares: ResourceAttribution
+    ) -> Optional[Usage]:
+        """A run's usage of one resource; None where it has nothing to do there."""
+        holder = Holder(HolderKind.RUN, lease.run_id)
+        known, taken_at = lease.usage.get(resource), self._taken_at[resource]
+        if known is None and holder not in shares.by_holder:
+            return None
+        usage = known or Usage(peak_moved_at=taken_at or 0.0)
+        if taken_at is None or (usage.read_at is not None and taken_at <= usage.read_at):
+            return usage
+        if lease.started_at is not None and taken_at < lease.started_at:
+            return usage
+        if shares.fault or holder in shares.unknown:
+            return self._unattributed(lease, resource, usage)
+        held = shares.by_holder.get(holder, 0)
+        return _moved(lease, resource, usage, held, taken_at)
+
+    def _unattributed(self, lease: Lease, resource: str, usage: Usage) -> Usage:
+        """Bytes nobody tells: the run's own report, else its share of the fall of free, else 0.
+
+        Such a reading counts for the reservation only: it is no reading for a peak.
+        """
+        charge = lease.charges.get(resource, 0)
+        reported = _reported(lease, resource)
+        if reported is not None:
+            return replace(usage, held_bytes=min(charge, reported), meter="report")
+        free = self._free.get(resource)
+        if free is None:
+            return usage
+        if usage.free_at_grant is None:
+            before = self._state.free_seen.get(resource, free)
+            usage = replace(usage, free_at_grant=before)
+        fallen = max(0, (usage.free_at_grant or 0) - free)
+        held = min(charge, fallen // self._granted_since(lease, resource))
+        return replace(usage, held_bytes=held, meter="by_delta")
+
+    def _granted_since(self, lease: Lease, resource: str) -> int:
+        """How many runs there are that may have taken what was free when this one was granted."""
+        others = sum(
+            1
+            for other in self._state.leases.values()
+            if other.run_id != lease.run_id
+            and resource in other.charges
+            and other.granted_at >= lease.granted_at
+        )
+        return 1 + others
+
+
+def _reported(lease: Lease, resource: str) -> Optional[int]:
+    if resource == RAM:
+        return lease.report.ram_held_bytes
+    return lease.report.vram_held_bytes.get(resource)
 
 
 def _neighbours(state: GateState, lease: Lease) -> int:
@@ -177,55 +211,28 @@ def _neighbours(state: GateState, lease: Lease) -> int:
     )
 
 
-def _greatest_process(sample: Sample, attribution: Attribution) -> dict[str, int]:
-    greatest: dict[str, int] = {}
+def _trees(sample: Sample, attribution: Attribution) -> dict[str, _Tree]:
+    trees: dict[str, _Tree] = {}
     for key, holder in attribution.holder_of.items():
         process = sample.processes.get(key.pid)
         if holder.kind is HolderKind.RUN and process and process.start_ticks == key.start_ticks:
             private = process.private_bytes
-            greatest[holder.name] = max(private, greatest.get(holder.name, 0))
-    return greatest
+            tree = trees.get(holder.name, _Tree(0, 0))
+            greatest, summed = max(private, tree.greatest_bytes), private + tree.summed_bytes
+            trees[holder.name] = _Tree(greatest, summed)
+    return trees
 
 
-def _taken_at(sample: Sample, resource: str) -> Optional[float]:
-    if resource == RAM:
-        return sample.ram.taken_at if sample.ram else None
-    reading = sample.device(resource)
-    return reading.taken_at if reading else None
-
-
-def _seen(
-    state: GateState,
-    lease: Lease,
-    resource: str,
-    shares: ResourceAttribution,
-    sample: Sample,
-    taken_at: Optional[float],
-) -> Optional[Usage]:
-    """A run's usage of one resource after this sample; None where it has nothing to do there."""
-    holder = Holder(HolderKind.RUN, lease.run_id)
-    known = lease.usage.get(resource)
-    if known is None and holder not in shares.by_holder:
-        return None
-    usage = known or Usage(peak_moved_at=taken_at or 0.0)
-    if taken_at is None or (usage.read_at is not None and taken_at <= usage.read_at):
-        return usage
-    if shares.fault or holder in shares.unknown:
-        return _unattributed(state, lease, resource, usage, sample)
-    if lease.started_at is not None and taken_at < lease.started_at:
-        return usage
-    held = shares.by_holder.get(holder, 0)
-    meter = "nvml"
-    if resource == RAM:
-        meter = "pss" if lease.report.ram_held_bytes == held else "statm"
-    return _moved(lease, usage, held, meter, taken_at)
-
-
-def _moved(lease: Lease, usage: Usage, held: int, meter: str, taken_at: float) -> Usage:
+def _moved(lease: Lease, resource: str, usage: Usage, held: int, taken_at: float) -> Usage:
     since = usage.read_at if usage.read_at is not None else lease.started_at
     gap = taken_at - since if since is not None else 0.0
-    grew = held > usage.peak_bytes
     first = usage.first_used_at
+    reported = _reported(lease, resource)
+    meter, overhead = "nvml", usage.overhead_bytes
+    if resource == RAM:
+        meter = "pss" if reported == held else "statm"
+    elif reported and held > reported:
+        overhead = min(held - reported, held if overhead is None else overhead)
     return replace(
         usage,
         held_bytes=held,
@@ -235,67 +242,21 @@ def _moved(lease: Lease, usage: Usage, held: int, meter: str, taken_at: float) -
         longest_gap_s=max(usage.longest_gap_s, gap),
         first_used_at=taken_at if first is None and held else first,
         episode_at_first_use=lease.episode if first is None else usage.episode_at_first_use,
-        peak_moved_at=taken_at if grew else usage.peak_moved_at,
+        peak_moved_at=taken_at if held > usage.peak_bytes else usage.peak_moved_at,
+        overhead_bytes=overhead,
     )
 
 
-def _unattributed(
-    state: GateState, lease: Lease, resource: str, usage: Usage, sample: Sample
-) -> Usage:
-    """Bytes nobody tells: the run's own report, else its share of the fall of free, else 0.
-
-    Such a reading counts for the reservation only: it is no reading for a peak.
-    """
-    charge = lease.charges.get(resource, 0)
-    reported = lease.report.vram_held_bytes.get(resource)
-    if reported is not None:
-        return replace(usage, held_bytes=min(charge, reported), meter="report")
-    free = _free(sample).get(resource)
-    if free is None:
-        return usage
-    before = usage.free_at_grant
-    if before is None:
-        before = state.free_seen.get(resource, free)
-        usage = replace(usage, free_at_grant=before)
-    sharing = sum(
-        1
-        for other in state.leases.values()
-        if resource in other.devices and other.granted_at >= lease.granted_at
-    )
-    held = min(charge, max(0, before - free) // max(1, sharing))
-    return replace(usage, held_bytes=held, meter="by_delta")
-
-
-# -- what others hold, and how fast it grows ------------------------------------------------------
+# -- what else a sample shows ---------------------------------------------------------------------
 
 
 def _growth(state: GateState, sample: Sample, attribution: Attribution) -> dict[str, Growth]:
     growth = dict(state.growth)
     for resource, shares in attribution.resources.items():
         taken_at = _taken_at(sample, resource)
-        if taken_at is not None and not shares.fault:
-            growth[resource] = _grown(
-                growth.get(resource, Growth()), taken_at, others_bytes(shares)
-            )
+        if taken_at is not None and can_be_told(shares):
+            growth[resource] = grown(growth.get(resource, Growth()), shares, taken_at)
     return growth
-
-
-def others_bytes(shares: ResourceAttribution) -> int:
-    """What others than runs hold; what gone runs left behind is not theirs."""
-    runs = sum(b for h, b in shares.by_holder.items() if h.kind is HolderKind.RUN)
-    return max(0, shares.used_bytes - runs)
-
-
-def _grown(growth: Growth, at: float, held: int) -> Growth:
-    recent = tuple(p for p in growth.recent if at - p[0] <= GROWTH_WINDOW_S)
-    rise = held - min((b for _, b in recent), default=held)
-    bucket = at - at % GROWTH_BUCKET_S
-    rises = [p for p in growth.rises if at - p[0] <= GROWTH_MEMORY_S]
-    if rises and rises[-1][0] == bucket:
-        rises[-1] = (bucket, max(rise, rises[-1][1]))
-    else:
-        rises.append((bucket, rise))
-    return Growth((*recent, (at, held)), tuple(rises))
 
 
 def _utilisation(state: GateState, sample: Sample) -> dict[str, float]:
@@ -325,23 +286,16 @@ def _consequences(state: GateState, sample: Sample, now: float) -> Iterable[ev.E
             yield from _peaks(lease, now)
             yield from settling_events(state, lease, now)
     for left in state.lingering.values():
-        if _is_back(left, state, now):
+        if lingering.is_over(left, state.traits.linger_s, now):
             yield ev.Released(now, left.run_id, left.resource)
 
 
 def _peaks(lease: Lease, now: float) -> Iterable[ev.Event]:
-    grown = {
+    grown_peaks = {
         resource: usage.peak_bytes
         for resource, usage in lease.usage.items()
         if usage.peak_bytes - usage.journalled_peak_bytes
         > max(PEAK_STEP_BYTES, usage.journalled_peak_bytes // 50)
     }
-    if grown:
-        yield ev.Measured(now, lease.run_id, lease.fence, grown)
-
-
-def _is_back(left: Lingering, state: GateState, now: float) -> bool:
-    if left.tree_alive:
-        return False
-    returned = left.held_bytes <= (1 - RETURNED_SHARE) * left.last_held_bytes
-    return returned or now - left.ended_at >= state.traits.linger_s
+    if grown_peaks:
+        yield ev.Measured(now, lease.run_id, lease.fence, grown_peaks)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from collections.abc import Mapping
 from typing import Optional
 
 from jupyter_gpugate.core.explain import megabytes
-from jupyter_gpugate.core.model import Device, Request, Sample
-from jupyter_gpugate.core.needs import models_of, needs_of
-from jupyter_gpugate.core.state import GateState
+from jupyter_gpugate.core.model import Basis, Device, Request, Sample
+from jupyter_gpugate.core.needs import needs_of
+from jupyter_gpugate.core.state import GateState, TermNeed
+
+_FIELDS = {"RAM": "hints.ram_bytes", "GPU memory": "hints.vram_bytes"}
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,27 @@ class Impossible:
 
 def impossible(state: GateState, sample: Sample, request: Request) -> Optional[Impossible]:
     """The first thing that no waiting could mend, or None."""
-    return _devices(state, request) or _memory(state, sample, request)
+    return _numbers(request) or _devices(state, request) or _memory(state, sample, request)
+
+
+def _numbers(request: Request) -> Optional[Impossible]:
+    """No number may turn a charge into a gift."""
+    least: dict[str, tuple[Optional[float], int]] = {
+        "gpus": (request.gpus, 0),
+        "workers": (request.setting.workers, 1),
+        "episodes": (request.setting.episodes, 1),
+        "hints.vram_bytes": (request.hints.vram_bytes, 1),
+        "hints.ram_bytes": (request.hints.ram_bytes, 1),
+    }
+    for name, (value, limit) in least.items():
+        if value is not None and value < limit:
+            numbers = {"value": int(value), "least": limit}
+            return Impossible(name, f"{name}: is {value}, and must be at least {limit}", numbers)
+    return None
 
 
 def _devices(state: GateState, request: Request) -> Optional[Impossible]:
-    usable = [d for d in state.inventory.values() if not d.mig_enabled and not d.unified]
-    counts = [sum(1 for d in usable if d.model == model) for model in models_of(state.inventory)]
-    most = max(counts, default=0)
+    most = max(_counts(state).values(), default=0)
     if request.gpus <= most:
         return None
     what = "device" if most == 1 else "devices of one model"
@@ -40,35 +56,55 @@ def _devices(state: GateState, request: Request) -> Optional[Impossible]:
     )
 
 
+def _counts(state: GateState) -> dict[str, int]:
+    """How many devices one run can have of each model; of MIG slices a process sees only one."""
+    counts: dict[str, int] = {}
+    for device in _usable(state):
+        known = counts.get(device.model, 0)
+        counts[device.model] = 1 if device.parent is not None else known + 1
+    return counts
+
+
+def _usable(state: GateState) -> Iterator[Device]:
+    for device in state.inventory.values():
+        if not device.mig_enabled and not device.unified:
+            yield device
+
+
 def _memory(state: GateState, sample: Sample, request: Request) -> Optional[Impossible]:
     needs, _ = needs_of(state.calibration, request, state.inventory, state.driver)
-    if sample.ram is not None and needs.ram.need_bytes is not None:
+    if sample.ram is not None:
         total = sample.ram.total_bytes
-        if needs.ram.need_bytes > total:
-            return _too_much("hints.ram_bytes", "RAM", needs.ram.need_bytes, total)
-    return _vram(state, request, [d for d in state.inventory.values() if not d.mig_enabled])
-
-
-def _vram(state: GateState, request: Request, devices: list[Device]) -> Optional[Impossible]:
-    if request.gpus == 0 or not devices:
-        return None
-    needs, _ = needs_of(state.calibration, request, state.inventory, state.driver)
-    shortfalls = []
-    for device in devices:
-        need = needs.on(device.model).need_bytes
+        least = _least(needs.ram)
+        if least is not None and least > total:
+            return _too_much(request, "RAM", needs.ram, total)
+    counts = _counts(state)
+    largest: Optional[tuple[int, TermNeed]] = None
+    for device in _usable(state) if request.gpus else ():
+        need = needs.on(device.model)
+        least = _least(need)
         limit = max(state.traits.usable_vram_bytes.get(device.uuid, 0), device.total_bytes)
-        if need is None or need <= limit:
+        if counts[device.model] < request.gpus:
+            continue
+        if least is None or least <= limit:
             return None
-        shortfalls.append((limit, need))
-    limit, need = max(shortfalls)
-    return _too_much("hints.vram_bytes", "GPU memory", need, limit)
+        if largest is None or limit > largest[0]:
+            largest = (limit, need)
+    return _too_much(request, "GPU memory", largest[1], largest[0]) if largest else None
 
 
-def _too_much(field_name: str, what: str, need: int, limit: int) -> Impossible:
-    return Impossible(
-        field_name,
-        f"{field_name}: needs {megabytes(need)} of {what}, this machine has {megabytes(limit)}",
-        {"need_bytes": need, "limit_bytes": limit},
-    )
+def _least(need: TermNeed) -> Optional[int]:
+    """Its peak: a margin that the machine cannot give is left away."""
+    return need.need_bytes if need.peak_bytes is None else need.peak_bytes
 
 
+def _too_much(request: Request, what: str, need: TermNeed, limit: int) -> Impossible:
+    least = _least(need) or 0
+    numbers = {"need_bytes": least, "limit_bytes": limit}
+    there = f"this machine has {megabytes(limit)}"
+    if need.basis is Basis.HINT:
+        name = _FIELDS[what]
+        return Impossible(name, f"{name}: needs {megabytes(least)} of {what}, {there}", numbers)
+    name = "workers" if request.setting.workers > 1 else "name"
+    measured = f"by what earlier runs showed it needs {megabytes(least)} of {what}, {there}"
+    return Impossible(name, f"{name}: {measured}", numbers)

@@ -91,7 +91,8 @@ def _nothing_known(request: Request, why: str) -> Estimate:
 
 
 def _term_need(term: EstimateTerm) -> TermNeed:
+    prior, bound = term.prior_bytes, term.lower_bound_bytes
     if term.need_bytes is None:
-        return TermNeed(None, Basis.WATCH, term.prior_bytes, term.lower_bound_bytes)
+        return TermNeed(None, Basis.WATCH, prior, bound)
     basis = Basis.HINT if term.origin is Origin.HINT else Basis.CALIBRATED
-    return TermNeed(term.need_bytes, basis, term.prior_bytes, term.lower_bound_bytes)
+    return TermNeed(term.need_bytes, basis, prior, bound, term.peak_bytes)

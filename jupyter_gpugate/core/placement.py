@@ -28,23 +28,24 @@ def place(
         room = rooms[uuid]
         return (room.room_bytes - charges[uuid], -room.leases, _index(room))
 
-    order = sorted(charges, key=pack if policy == "pack" else spread)
-    return _of_one_model(rooms, order, count)
+    return _of_one_model(rooms, sorted(charges, key=pack if policy == "pack" else spread), count)
 
 
 def bind(
-    rooms: Mapping[str, Room], charges: Mapping[str, int], count: int
+    rooms: Mapping[str, Room], charges: Mapping[str, int], count: int, *, exclusive: bool = False
 ) -> Optional[tuple[str, ...]]:
-    """The devices that a head waits for: those that could hold it with every run ended, the one
-    that lacks least first.
+    """The devices that a head waits for, of those that could hold it with every run ended.
 
+    The one that lacks least comes first; an exclusive run waits where the fewest runs live.
     What lacks least can only come to lack less while it is set aside, so the head never swings
     between devices without getting nearer.
     """
     able = [uuid for uuid, charge in charges.items() if charge <= rooms[uuid].alone_bytes]
 
     def lacking(uuid: str) -> tuple[float, ...]:
-        return (max(0, charges[uuid] - rooms[uuid].room_bytes), _index(rooms[uuid]))
+        room = rooms[uuid]
+        leases = room.leases if exclusive else 0
+        return (leases, max(0, charges[uuid] - room.room_bytes), _index(room))
 
     return _of_one_model(rooms, sorted(able, key=lacking), count)
 
@@ -52,14 +53,18 @@ def bind(
 def _of_one_model(
     rooms: Mapping[str, Room], order: Iterable[str], count: int
 ) -> Optional[tuple[str, ...]]:
+    if count == 0:
+        return ()
     by_model: dict[str, list[str]] = {}
     for uuid in order:
         device = rooms[uuid].device
-        if device is not None:
-            chosen = by_model.setdefault(device.model, [])
-            chosen.append(uuid)
-            if len(chosen) == count:
-                return tuple(chosen)
+        # A process sees one MIG slice and no more.
+        if device is None or (count > 1 and device.parent is not None):
+            continue
+        chosen = by_model.setdefault(device.model, [])
+        chosen.append(uuid)
+        if len(chosen) == count:
+            return tuple(chosen)
     return None
 
 

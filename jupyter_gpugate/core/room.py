@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Callable, Optional
 
 from jupyter_gpugate.core.decisions import Check, Earmark, Reason
-from jupyter_gpugate.core.model import GB, MB, RAM, Device, HolderKind, Sample
+from jupyter_gpugate.core.model import GB, MB, RAM, Device, DeviceReading, RamReading, Sample
 from jupyter_gpugate.core.settling import holds_watch_slot, is_overrun
 from jupyter_gpugate.core.state import MACHINE, GateState, Lease
 
@@ -15,26 +15,35 @@ RAM_FLOOR_BYTES = 2 * GB
 RAM_FLOOR_SHARE = 0.04
 GPU_FLOOR_BYTES = 256 * MB
 GPU_FLOOR_SHARE = 0.10
+#: The driver's own word for a device that is off the bus.
+GPU_IS_LOST = "nvml-15"
 
 
 @dataclass
 class Room:
-    """One resource in this tick; grants of the same tick take from it as they are made."""
+    """One resource in this tick; grants of the same tick take from it as they are made.
+
+    Where the declared ledger is in force ``free_bytes`` is what an administrator declared usable,
+    and ``reserved_bytes`` the sum of what is charged there.
+    """
 
     resource: str
     total_bytes: int
     free_bytes: int
     floor_bytes: int
     reserved_bytes: int  # of leases, and of gone runs whose tree still lives
-    runs_held_bytes: int
-    earmarked_bytes: int = 0  # set aside for somebody else's run
-    blocked: Optional[Reason] = None  # nobody can be admitted here at all
+    runs_held_bytes: int  # what live and gone runs hold
+    kept_bytes: int = 0  # by the driver for itself: nobody ever gets it
+    earmarked_bytes: int = 0  # set aside for older runs
+    measured: bool = True
+    declared: bool = False
+    locked: Optional[Reason] = None
+    unread: Optional[Reason] = None  # no number to go by
     leases: int = 0
     exclusive: tuple[str, ...] = ()  # runs that have the device for themselves
     unsettled: tuple[str, ...] = ()  # runs that keep the device's one watch slot
     overrun: tuple[str, ...] = ()
     cleared_for: Optional[str] = None  # the exclusive run that the device is kept clear for
-    declared_left_bytes: Optional[int] = None  # the declared ledger, where nothing is measured
     utilisation: float = 0.0
     device: Optional[Device] = None
 
@@ -47,12 +56,18 @@ class Room:
         """What would fit with no run alive."""
         return self.free_bytes + self.runs_held_bytes - self.floor_bytes
 
-    def take(self, charge: int, run_id: str, exclusive: bool, watch: bool) -> None:
+    @property
+    def most_bytes(self) -> int:
+        """What would fit with nobody else there at all."""
+        if self.declared:
+            return self.free_bytes
+        least_floor = GPU_FLOOR_BYTES if self.device else self.floor_bytes
+        return self.total_bytes - self.kept_bytes - least_floor
+
+    def take(self, charge: int, run_id: str, *, exclusive: bool, watch: bool) -> None:
         """Count a grant of this tick."""
         self.reserved_bytes += charge
         self.leases += 1
-        if self.declared_left_bytes is not None:
-            self.declared_left_bytes -= charge
         if exclusive:
             self.exclusive = (*self.exclusive, run_id)
         if watch:
@@ -60,6 +75,14 @@ class Room:
 
     def numbers(self, need: int) -> dict[str, int]:
         """The arithmetic of the fit check, for people to follow."""
+        if self.declared:
+            return {
+                "need_bytes": need,
+                "usable_bytes": self.free_bytes,
+                "declared_bytes": self.reserved_bytes,
+                "earmarked_bytes": self.earmarked_bytes,
+                "room_bytes": self.room_bytes,
+            }
         return {
             "need_bytes": need,
             "free_bytes": self.free_bytes,
@@ -67,81 +90,98 @@ class Room:
             "reserved_bytes": self.reserved_bytes,
             "earmarked_bytes": self.earmarked_bytes,
             "room_bytes": self.room_bytes,
+            "alone_bytes": self.alone_bytes,
             "total_bytes": self.total_bytes,
         }
 
 
 def rooms(state: GateState, sample: Sample, now: float) -> dict[str, Room]:
-    """Every resource that gates: RAM where it was ever read, and each device of the inventory."""
-    result = {RAM: _ram_room(state, sample, now)}
+    """Every resource that gates: RAM, and each device of the inventory that is one."""
+    result = {RAM: _ram_room(state, sample.ram, now)}
     for uuid, device in state.inventory.items():
         if not device.mig_enabled and not device.unified:
             result[uuid] = _device_room(state, sample, now, device)
     return result
 
 
-def earmark(result: Mapping[str, Room], mark: Earmark, sign: int = 1) -> None:
-    """Set a head's room aside against everybody else, or (-1) give it back."""
+def earmark(result: Mapping[str, Room], mark: Earmark) -> None:
+    """Set aside what a mark stands for: bytes for a head, whole devices for an exclusive run."""
     for resource, need in mark.bytes_by_resource.items():
-        result[resource].earmarked_bytes += sign * need
+        if resource in result:
+            result[resource].earmarked_bytes += need
+    for uuid in mark.devices if mark.check is Check.EXCLUSIVE else ():
+        if uuid in result:
+            result[uuid].cleared_for = mark.run_id
 
 
-def clear_for(result: Mapping[str, Room], mark: Earmark) -> None:
-    """Let nothing new start on the devices that an exclusive run waits for."""
-    for uuid in mark.devices:
-        result[uuid].cleared_for = mark.run_id
-
-
-def _ram_room(state: GateState, sample: Sample, now: float) -> Room:
-    ram = sample.ram
-    room = Room(
+def _ram_room(state: GateState, ram: Optional[RamReading], now: float) -> Room:
+    unread = _stale(state, RAM, ram.taken_at if ram else None, now)
+    total = ram.total_bytes if ram else 0
+    return Room(
         resource=RAM,
-        total_bytes=ram.total_bytes if ram else 0,
+        total_bytes=total,
         free_bytes=ram.free_bytes if ram else 0,
-        floor_bytes=max(RAM_FLOOR_BYTES, int(RAM_FLOOR_SHARE * ram.total_bytes)) if ram else 0,
+        floor_bytes=max(RAM_FLOOR_BYTES, int(RAM_FLOOR_SHARE * total)) if ram else 0,
         reserved_bytes=_reserved(state, RAM),
         runs_held_bytes=_runs_held(state, RAM),
+        measured=unread is None,
+        unread=unread,
+        overrun=_runs_where(state.leases.values(), lambda lease: is_overrun(lease, RAM)),
     )
-    room.blocked = _stale(state, RAM, ram.taken_at if ram else None, now)
-    room.overrun = _runs_where(state, lambda lease: is_overrun(lease, RAM))
-    return room
 
 
 def _device_room(state: GateState, sample: Sample, now: float, device: Device) -> Room:
     uuid = device.uuid
     reading = sample.device(uuid)
-    free = reading.free_bytes if reading and reading.free_bytes is not None else 0
-    here = [lease for lease in state.leases.values() if uuid in lease.devices]
+    leases = state.leases.values()
+    here = [lease for lease in leases if uuid in lease.devices]
+    unread = _unread(state, sample, reading, uuid, now)
+    lock = state.locks.get(uuid)
     room = Room(
         resource=uuid,
         total_bytes=device.total_bytes,
-        free_bytes=free,
+        free_bytes=(reading.free_bytes or 0) if reading else 0,
         floor_bytes=gpu_floor(state, device),
         reserved_bytes=_reserved(state, uuid),
         runs_held_bytes=_runs_held(state, uuid),
+        kept_bytes=(reading.driver_reserved_bytes or 0) if reading else 0,
+        measured=unread is None,
+        locked=Reason(Check.LOCK, uuid, who=(lock.owner,)) if lock else None,
+        unread=unread,
         leases=len(here),
-        exclusive=tuple(lease.run_id for lease in here if lease.request.exclusive),
-        unsettled=_runs_where(state, lambda le: holds_watch_slot(state, le, uuid, now)),
-        overrun=_runs_where(state, lambda lease: is_overrun(lease, uuid)),
+        exclusive=_runs_where(here, lambda lease: lease.request.exclusive),
+        unsettled=_runs_where(leases, lambda lease: holds_watch_slot(state, lease, uuid, now)),
+        overrun=_runs_where(leases, lambda lease: is_overrun(lease, uuid)),
         utilisation=round(state.utilisation.get(uuid, 0.0), 2),
         device=device,
     )
-    lock = state.locks.get(uuid)
     usable = state.traits.usable_vram_bytes.get(uuid)
-    if lock is not None:
-        room.blocked = Reason(Check.LOCK, uuid, who=(lock.owner,))
-    elif reading is None and not _reader_answers(sample, now, state.traits.stale_after_s):
-        room.blocked = Reason(Check.STALE, uuid)
-    elif reading is None:
-        room.blocked = Reason(Check.MISSING, uuid)
-    elif reading.free_bytes is None and usable is not None:
-        room.declared_left_bytes = usable - sum(lease.charges.get(uuid, 0) for lease in here)
-    elif reading.free_bytes is None:
-        lost = reading.fault is not None and reading.fault.code == "GPU_IS_LOST"
-        room.blocked = Reason(Check.MISSING if lost else Check.UNMEASURED, uuid)
-    else:
-        room.blocked = _stale(state, uuid, reading.taken_at, now)
+    if usable is not None and unread is not None and unread.check is Check.UNMEASURED:
+        _declare(room, usable, sum(lease.charges.get(uuid, 0) for lease in here))
     return room
+
+
+def _declare(room: Room, usable: int, charged: int) -> None:
+    """Nothing is measured here, but an administrator has said how much there is to give."""
+    room.declared = True
+    room.unread = None
+    room.free_bytes, room.reserved_bytes = usable, charged
+    room.floor_bytes = room.runs_held_bytes = 0
+
+
+def _unread(
+    state: GateState, sample: Sample, reading: Optional[DeviceReading], uuid: str, now: float
+) -> Optional[Reason]:
+    """Why there is no number for this device to go by."""
+    if reading is None:
+        gone = _reader_answers(sample, now, state.traits.stale_after_s)
+        return Reason(Check.MISSING if gone else Check.STALE, uuid)
+    if reading.free_bytes is not None:
+        return _stale(state, uuid, reading.taken_at, now)
+    fault = reading.fault
+    words = (fault.text or fault.code,) if fault else ()
+    lost = fault is not None and fault.code == GPU_IS_LOST
+    return Reason(Check.MISSING if lost else Check.UNMEASURED, uuid, who=words)
 
 
 def gpu_floor(state: GateState, device: Device) -> int:
@@ -188,17 +228,16 @@ def _reserved(state: GateState, resource: str) -> int:
 
 
 def _runs_held(state: GateState, resource: str) -> int:
-    shares = state.attribution.resources.get(resource)
-    if shares is None or shares.fault:
-        return sum(lease.held(resource) for lease in state.leases.values())
-    return sum(b for h, b in shares.by_holder.items() if h.kind is HolderKind.RUN)
+    leases = sum(lease.held(resource) for lease in state.leases.values())
+    gone = sum(x.held_bytes for x in state.lingering.values() if x.resource == resource)
+    return leases + gone
 
 
-def _runs_where(state: GateState, holds: Callable[[Lease], bool]) -> tuple[str, ...]:
-    return tuple(run_id for run_id, lease in state.leases.items() if holds(lease))
+def _runs_where(leases: Iterable[Lease], holds: Callable[[Lease], bool]) -> tuple[str, ...]:
+    return tuple(lease.run_id for lease in leases if holds(lease))
 
 
 def live_runs(state: GateState, devices: Iterable[str]) -> tuple[str, ...]:
     """The runs that live on any of these devices."""
     wanted = set(devices)
-    return _runs_where(state, lambda lease: bool(wanted & set(lease.devices)))
+    return _runs_where(state.leases.values(), lambda lease: bool(wanted & set(lease.devices)))

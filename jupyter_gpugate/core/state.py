@@ -56,6 +56,11 @@ class TermNeed(NamedTuple):
     basis: Basis
     prior_bytes: Optional[int]
     lower_bound_bytes: int
+    peak_bytes: Optional[int] = None  # the number without its margin
+
+
+#: Nothing is known: the run is watched.
+UNKNOWN = TermNeed(None, Basis.WATCH, None, 0)
 
 
 class Needs(NamedTuple):
@@ -68,7 +73,11 @@ class Needs(NamedTuple):
         for name, need in self.vram:
             if name == model:
                 return need
-        return TermNeed(None, Basis.WATCH, None, 0)
+        return UNKNOWN
+
+
+NO_NEEDS = Needs(UNKNOWN, ())
+NO_ESTIMATE = Estimate(())
 
 
 class GroupKey(NamedTuple):
@@ -89,17 +98,15 @@ class Queued:
     order: int
     submitted_at: float
     run_side: str
-    needs: Needs
-    estimate: Estimate
+    needs: Needs = NO_NEEDS  # as of now: what they rest on may change
+    estimate: Estimate = NO_ESTIMATE
     attempts: int = 0
     unstarted_grants: int = 0
 
     @property
     def key(self) -> GroupKey:
         request = self.request
-        return GroupKey(
-            request.owner, self.run_side, request.gpus, request.exclusive, self.needs
-        )
+        return GroupKey(request.owner, self.run_side, request.gpus, request.exclusive, self.needs)
 
 
 @dataclass(frozen=True)
@@ -117,8 +124,10 @@ class Usage:
     settled: bool = False
     overrun_at: Optional[float] = None
     process_peak_bytes: int = 0  # the greatest of any one process of the tree
+    summed_peak_bytes: int = 0  # the greatest sum over the tree, whatever its run reports
     journalled_peak_bytes: int = 0  # what a restart would still know
     free_at_grant: Optional[int] = None
+    overhead_bytes: Optional[int] = None  # the least held beyond what the framework reports
 
 
 @dataclass(frozen=True)
@@ -149,6 +158,7 @@ class Lease:
     beat_at: Optional[float] = None
     report: RunReport = RunReport()
     report_at: Optional[float] = None
+    report_gap_s: float = 0.0  # the longest that its supervisor went without a reading
     peaks: Peaks = Peaks()
     episode: int = 0
     episode_at: Optional[float] = None
@@ -181,12 +191,13 @@ class Lingering:
     owner: str
     resource: str
     charge_bytes: int
-    last_held_bytes: int
-    free_at_end: Optional[int]
+    held_bytes: int
+    last_held_bytes: int  # when somebody of the tree was last seen
     ended_at: float
+    supervisor: Optional[ProcessKey] = None  # it says that the rest is gone, and goes last
     tree: tuple[ProcessKey, ...] = ()
     tree_alive: bool = True  # until a sample shows that nobody of the tree is left
-    held_bytes: int = 0
+    most_free_bytes: Optional[int] = None  # since the tree is gone: what is beyond came back
 
     def reservation(self) -> int:
         """While somebody of the tree lives, the whole charge stands."""
@@ -241,7 +252,8 @@ class GateState:
     inventory: Mapping[str, Device] = field(default_factory=dict)
     calibration: Calibration = field(default_factory=Calibration)
     growth: Mapping[str, Growth] = field(default_factory=dict)
-    device_overhead: Mapping[str, int] = field(default_factory=dict)  # model -> bytes a process
+    #: Model -> the least that one process was seen to hold beyond its framework's own memory.
+    device_overhead: Mapping[str, int] = field(default_factory=dict)
     attribution: Attribution = Attribution({}, {})
     utilisation: Mapping[str, float] = field(default_factory=dict)
     free_seen: Mapping[str, int] = field(default_factory=dict)  # resource -> bytes, last sample

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission import decide
 from jupyter_gpugate.core.deadlines import due
-from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.decisions import Check, Decisions, Reason, Refusal
 from jupyter_gpugate.core.holding import observe
 from jupyter_gpugate.core.lifecycle import apply
 from jupyter_gpugate.core.model import Sample
@@ -63,11 +63,22 @@ class Turn:
         return _ticked(apply(self.decided, self.grants), self.at)
 
     def unwritten(self) -> tuple[GateState, tuple[ev.Event, ...]]:
-        """The next state when nothing could be written: ends and releases count all the same, and
-        are to be written later; submits and grants do not exist."""
+        """The next state when nothing could be written, and what is to be written later.
+
+        Ends and releases count all the same; submits and grants do not exist.
+        """
         posted = tuple(e for e in self.happened.posted if not isinstance(e, ev.Requested))
         after, events, _ = _advance(self.before, replace(self.happened, posted=posted))
         return _ticked(after, self.at), _journalled(events)
+
+    def withheld(self) -> Decisions:
+        """The decisions when nothing could be written: who would start is told why it does not."""
+        refusals = dict(self.decisions.refusals)
+        for grant in self.decisions.grants:
+            key = self.decided.queue[grant.run_id].key
+            others = self.decisions.reasons_of(key)
+            refusals[key] = Refusal((Reason(Check.JOURNAL), *others))
+        return replace(self.decisions, grants=(), refusals=refusals)
 
 
 def take_turn(state: GateState, happened: Happened, last: Decisions) -> Turn:
@@ -77,12 +88,10 @@ def take_turn(state: GateState, happened: Happened, last: Decisions) -> Turn:
     """
     before = _after_gap(state, happened.now)
     after, events, fault = _advance(before, happened)
-    if happened.measured or events:
-        sample = Sample() if fault else happened.sample
-        decisions = decide(after, sample, happened.now)
-    else:
-        decisions = replace(last, grants=())
-    verdicts = tuple(_changed_verdicts(after, decisions, last, happened.now))
+    if not happened.measured and not events:
+        return Turn(before, happened, after, replace(last, grants=()), ())
+    decisions = decide(after, Sample() if fault else happened.sample, happened.now)
+    verdicts = tuple(_changed_verdicts(after, decisions, last, events, happened.now))
     return Turn(before, happened, after, decisions, (*events, *verdicts), fault)
 
 
@@ -136,12 +145,26 @@ def _fold(
 
 
 def _changed_verdicts(
-    state: GateState, decisions: Decisions, last: Decisions, now: float
+    state: GateState,
+    decisions: Decisions,
+    last: Decisions,
+    events: Iterable[ev.Event],
+    now: float,
 ) -> Iterable[ev.VerdictChanged]:
     """The dominant reason of each run where it is not what it was, for the run's story."""
+    told = {key: refusal.reasons[0].check for key, refusal in last.refusals.items()}
+    changed: dict[str, str] = {}
     for key, refusal in decisions.refusals.items():
         check = refusal.reasons[0].check
-        known = last.refusals.get(key)
-        if known is None or known.reasons[0].check is not check:
-            for run_id in state.groups.get(key, ()):
-                yield ev.VerdictChanged(now, run_id, check.value)
+        if told.get(key) is not check:
+            changed.update(dict.fromkeys(state.groups.get(key, ()), check.value))
+    for event in events:
+        # A newcomer to a group is told for the first time what the others know.
+        run_id = event.request.run_id if isinstance(event, ev.Requested) else ""
+        if run_id in state.queue and run_id not in changed:
+            for reason in decisions.reasons_of(state.queue[run_id].key)[:1]:
+                changed[run_id] = reason.check.value
+    granted = {grant.run_id for grant in decisions.grants}
+    for run_id, verdict in changed.items():
+        if run_id not in granted:
+            yield ev.VerdictChanged(now, run_id, verdict)

@@ -99,13 +99,16 @@ class JournalFile:
             if not os.path.samestat(self._opened_as, self.path.stat()):
                 raise FileNotFoundError(errno.ENOENT, "it was replaced while in use")
             self._pragma(f"synchronous = {'FULL' if durable else 'NORMAL'}")
-            with self._connection.begin() as transaction:
+            try:
                 # The driver begins none of its own, and here is the place to wait for the lock.
                 self._connection.exec_driver_sql("BEGIN IMMEDIATE")
                 failpoint("store.begin.after")
                 yield self._connection
                 failpoint("store.commit.before")
-                transaction.commit()
+                self._connection.commit()
+            except BaseException:
+                self._connection.rollback()
+                raise
             failpoint("store.commit.after")
 
     def _prepare(self) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pwd
 import re
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
+
+from jupyter_gpugate.core.model import KernelProcess, Process
 
 _PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*t?$")
 _CONNECTION_FILE: Final = re.compile(r"kernel-[^/]*\.json$")
@@ -53,19 +57,63 @@ class UserNames:
         return name
 
 
+class Kernels:
+    """The kernels among the processes that were looked at, by pid."""
+
+    def __init__(self) -> None:
+        self._started: dict[int, _Started] = {}
+        self._users = UserNames()
+
+    def look_at(self, process: Process, command_line: bytes, environ: Callable[[], bytes]) -> None:
+        """Judge a process by what it runs now; ``environ`` is called for a kernel alone.
+
+        It may raise `OSError`, as for another user's process: its notebook is then not known.
+        """
+        if not is_kernel(command_line):
+            self.forget(process.pid)
+            return
+        try:
+            notebook = session_name(environ())
+        except OSError:
+            notebook = None
+        name = notebook or f"pid {process.pid}"
+        kernel = KernelProcess(process.key, name, self._users.of(process.uid))
+        self._started[process.pid] = _Started(kernel, command_line)
+
+    def forget(self, pid: int) -> None:
+        self._started.pop(pid, None)
+
+    def among(self, processes: Mapping[int, Process]) -> tuple[KernelProcess, ...]:
+        """Return the kernels; all of them must be ``processes``.
+
+        A child that a kernel forked has the kernel's command line until it executes something
+        else; it is a part of that kernel, not another one.
+        """
+        found = []
+        for pid, started in self._started.items():
+            parent = self._started.get(processes[pid].parent_pid)
+            if parent is None or parent.command_line != started.command_line:
+                found.append(started.kernel)
+        return tuple(found)
+
+
+class _Started(NamedTuple):
+    kernel: KernelProcess
+    command_line: bytes
+
+
 def _runs_ipykernel(words: list[str]) -> bool:
     names = [PurePosixPath(word).name for word in words[:2]]
     scripts = names if _PYTHON.match(names[0]) else names[:1]
     if any(name.removesuffix(".py") == "ipykernel_launcher" for name in scripts):
         return True
     return any(
-        flag == "-m" and module.split(".")[0] in _MODULES
-        for flag, module in zip(words, words[1:], strict=False)
+        flag == "-m" and module.split(".")[0] in _MODULES for flag, module in pairwise(words)
     )
 
 
 def _has_connection_file(words: list[str]) -> bool:
     return any(
         flag == "-f" and _CONNECTION_FILE.search(value) is not None
-        for flag, value in zip(words, words[1:], strict=False)
+        for flag, value in pairwise(words)
     )

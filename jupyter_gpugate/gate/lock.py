@@ -96,6 +96,10 @@ class GateLock:
         self._name = listener
         return True
 
+    def _name_of_kernel(self) -> bytes:
+        digest = hashlib.sha256(os.fsencode(self._path.resolve())).hexdigest()
+        return f"\0gpugate-{digest}".encode()
+
 
 def _lock_file(path: Path) -> int | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

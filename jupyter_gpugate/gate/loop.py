@@ -28,6 +28,10 @@ from jupyter_gpugate.gate.journal import JournalError
 from jupyter_gpugate.gate.sampling import Sampler
 
 BEAT_S = 1.0
+#: How often, and down to what, old events are removed from the journal.
+PRUNE_EVERY_S = 3600.0
+KEPT_AGE_S = 30 * 86400.0
+KEPT_ROWS = 200_000
 #: Ticks that events ask for: at once, but in the long run one per this many seconds.
 COALESCE_S = 0.1
 BURST = 5
@@ -60,6 +64,9 @@ class KeepsJournal(Protocol):
 
     def append(self, events: Sequence[ev.Event], *, durable: bool) -> None:
         """Write all events or none; raise `JournalError`."""
+
+    def prune(self, max_age_s: float, max_rows: int) -> None:
+        """Remove old events, never those of unfinished runs."""
 
     def close(self) -> None:
         """Close the files."""
@@ -103,6 +110,7 @@ class GateLoop:
         self._next_version = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._sampled_at = float("-inf")
+        self._pruned_at = clock()
         self._log = log or logging.getLogger("jupyter_gpugate")
         self._snapshot: tuple[int, dict[str, Any]] | None = None
 
@@ -112,9 +120,13 @@ class GateLoop:
         """Fold the journal, measure once, and begin to tick."""
         events, observations = await self._on_disk(self._read_journal)
         traits = self.state.traits
-        self.state = apply(
-            GateState(traits=traits, calibration=from_observations(observations)), events
+        # A fence only grows, even when the journal that knew the last one is lost.
+        blank = GateState(
+            traits=traits,
+            calibration=from_observations(observations),
+            fence=int(self._wall()),
         )
+        self.state = apply(blank, events)
         self._inbox.insert(0, _Posted(ev.Restarted(self.now(), boot_id()), None))
         await self._tick()
         self._task = asyncio.create_task(self._run())
@@ -189,9 +201,15 @@ class GateLoop:
             self._wake.clear()
             try:
                 await self._tick()
+                await self._prune_when_due()
             except Exception:  # noqa: BLE001 - one bad tick must not end the gate
                 self._log.exception("a tick failed; the gate goes on with the next one")
                 await asyncio.sleep(BEAT_S)
+
+    async def _prune_when_due(self) -> None:
+        if self.now() - self._pruned_at >= PRUNE_EVERY_S:
+            self._pruned_at = self.now()
+            await self._on_disk(self._journal.prune, KEPT_AGE_S, KEPT_ROWS)
 
     async def _tick(self) -> None:
         """One turn: measure, apply, decide, write down, act."""

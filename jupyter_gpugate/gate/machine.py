@@ -128,7 +128,13 @@ class MachineReader:
             lasting = self._fault is not None and self._fault.code == code
             since = self._fault.since if self._fault is not None and lasting else now
             self._fault = Fault(code, text, since)
-        return ReaderHealth("machine", True, self._answered_at, self._fault, self._table.detail())
+        return ReaderHealth(
+            name="machine",
+            present=True,
+            taken_at=self._answered_at,
+            fault=self._fault,
+            detail=self._table.detail(),
+        )
 
 
 class _Room(NamedTuple):

@@ -107,16 +107,19 @@ def _is_possible(row: Row, total: int) -> bool:
 
 
 def _call(nvml: ModuleType, handle: Any, name: str) -> list[Row]:
-    for attempt in range(ATTEMPTS):
+    function = getattr(nvml, name)
+    for _ in range(ATTEMPTS - 1):
         try:
-            found = getattr(nvml, name)(handle)
+            return _rows(function(handle))
         except nvml.NVMLError as error:
-            # The list outgrew the room that the binding had asked for just before.
-            if error.value != INSUFFICIENT_SIZE or attempt == ATTEMPTS - 1:
+            # The list may have outgrown the room that the binding had asked for just before.
+            if error.value != INSUFFICIENT_SIZE:
                 raise
-        else:
-            return [Row(row.pid, row.usedGpuMemory) for row in found]
-    raise AssertionError("unreachable")
+    return _rows(function(handle))
+
+
+def _rows(found: Iterable[Any]) -> list[Row]:
+    return [Row(row.pid, row.usedGpuMemory) for row in found]
 
 
 class _RowV1(ctypes.Structure):

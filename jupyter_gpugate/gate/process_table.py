@@ -16,10 +16,11 @@ import os
 import resource
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 from jupyter_gpugate.core.model import MB, KernelProcess, Process
-from jupyter_gpugate.gate.kernels import UserNames, is_kernel, session_name
+from jupyter_gpugate.gate.kernels import Kernels
 
 #: Below this a process is nobody's concern: its command line is not read.
 NOTABLE_BYTES: Final = 4 * MB
@@ -29,6 +30,7 @@ REVISIT_WALKS: Final = 64
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD: Final = 0x00200000  # PF_KTHREAD among the flags in ``stat``
 _MOST_DESCRIPTORS: Final = 16384
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE)
 _LEFT_TO_OTHERS: Final = 256  # sockets, logs, the journal
 _STATM: Final = 128  # bytes that hold the whole of each file, or as much of it as matters
 _STAT: Final = 1024
@@ -66,12 +68,15 @@ class ProcessTable:
         self._notable: set[str] = set()
         self._newly_notable: set[str] = set()
         self._look_again: set[str] = set()
-        self._started_as_kernel: dict[str, _KernelCommand] = {}
-        self._users = UserNames()
+        self._kernels = Kernels()
 
     def walk(self) -> dict[int, Process]:
-        """Read the table, by pid.  Raises `OSError` where the processes cannot even be listed."""
-        names = os.listdir(self._proc)
+        """Read the table, by pid.
+
+        Raises `OSError` where the processes cannot be listed, or no file can be opened any more: a
+        part of the table is never taken for the whole.
+        """
+        names = os.listdir(self._proc)  # noqa: PTH208 - a walk must be cheap
         self._begin(set(names))
         known_of, left_out, pread = self._known.get, self._left_out, os.pread
         for name in names:
@@ -94,14 +99,8 @@ class ProcessTable:
         return self._rows.copy()
 
     def kernels(self) -> tuple[KernelProcess, ...]:
-        """Return the notebook kernels as of the last walk.
-
-        A child that a kernel forked has the kernel's command line until it executes something
-        else; it is a part of that kernel, not another one.
-        """
-        return tuple(
-            found.kernel for found in self._started_as_kernel.values() if not self._is_fork(found)
-        )
+        """Return the notebook kernels as of the last walk."""
+        return self._kernels.among(self._rows)
 
     def detail(self) -> dict[str, str]:
         """Say in words what makes the table less than whole, or slow; nothing when all is well."""
@@ -135,7 +134,9 @@ class ProcessTable:
             self._introduce(name)
         except PermissionError:
             self._left_out[name] = True
-        except (OSError, ValueError):  # it vanished after it was listed
+        except (OSError, ValueError) as error:  # it vanished after it was listed
+            if isinstance(error, OSError) and error.errno in _EXHAUSTED:
+                raise
             self._gone.add(int(name))
 
     def _introduce(self, name: str) -> None:
@@ -147,7 +148,7 @@ class ProcessTable:
             if stat.flags & _KERNEL_THREAD:
                 self._left_out[name] = False
                 return
-            uid = os.stat(folder).st_uid
+            uid = os.stat(folder).st_uid  # noqa: PTH116
             # Read last: it fails where what was read by name meanwhile was a successor's.
             statm = os.pread(descriptor, _STATM, 0)
             private = _private_bytes(statm)
@@ -169,17 +170,18 @@ class ProcessTable:
             self._forget(name)
         elif now.process.start_ticks != known.process.start_ticks:
             self._gone.add(now.process.pid)
-            self._started_as_kernel.pop(name, None)
+            self._kernels.forget(now.process.pid)
             self._notable.discard(name)
             self._note(name, now.process.private_bytes)
 
     def _forget(self, name: str) -> None:
         known = self._known.pop(name)
+        pid = known.process.pid
         self._release(known)
-        del self._rows[known.process.pid]
-        self._gone.add(known.process.pid)
+        del self._rows[pid]
+        self._gone.add(pid)
         self._notable.discard(name)
-        self._started_as_kernel.pop(name, None)
+        self._kernels.forget(pid)
 
     # -- what changes under a living process --------------------------------------------------
 
@@ -196,17 +198,16 @@ class ProcessTable:
             self._newly_notable.add(name)
 
     def _follow_orphans(self) -> None:
-        if not self._gone:
-            return
-        for name, known in self._known.items():
-            process = known.process
-            if process.parent_pid in self._gone:
-                try:
-                    stat = _read_stat(self._text(f"{self._proc}/{name}/stat", _STAT))
-                except (OSError, ValueError):
-                    continue  # on its way out as well; the next walk knows
-                if stat.start_ticks == process.start_ticks:
-                    self._replace(known, process._replace(parent_pid=stat.parent_pid))
+        gone = self._gone
+        orphans = [row for row in self._rows.values() if row.parent_pid in gone] if gone else []
+        for row in orphans:
+            name = str(row.pid)
+            try:
+                stat = _read_stat(self._text(f"{self._proc}/{name}/stat", _STAT))
+            except (OSError, ValueError):
+                continue  # on its way out as well; the next walk knows
+            if stat.start_ticks == row.start_ticks:
+                self._replace(self._known[name], row._replace(parent_pid=stat.parent_pid))
 
     def _due(self) -> set[str]:
         due = self._newly_notable | self._look_again
@@ -221,27 +222,14 @@ class ProcessTable:
                 continue
             folder = f"{self._proc}/{name}"
             try:
-                uid = os.stat(folder).st_uid
+                uid = os.stat(folder).st_uid  # noqa: PTH116
                 command_line = self._text(f"{folder}/cmdline", _COMMAND_LINE)
             except OSError:
                 continue
             self._replace(known, known.process._replace(uid=uid))
-            self._judge(name, known.process, command_line)
-
-    def _judge(self, name: str, process: Process, command_line: bytes) -> None:
-        if not is_kernel(command_line):
-            self._started_as_kernel.pop(name, None)
-            return
-        try:
-            notebook = session_name(self._text(f"{self._proc}/{name}/environ", _ENVIRON))
-        except OSError:  # another user's
-            notebook = None
-        kernel = KernelProcess(process.key, notebook or f"pid {name}", self._users.of(process.uid))
-        self._started_as_kernel[name] = _KernelCommand(kernel, command_line)
-
-    def _is_fork(self, found: _KernelCommand) -> bool:
-        parent = self._started_as_kernel.get(str(self._rows[found.kernel.key.pid].parent_pid))
-        return parent is not None and parent.command_line == found.command_line
+            self._kernels.look_at(
+                known.process, command_line, partial(self._text, f"{folder}/environ", _ENVIRON)
+            )
 
     def _replace(self, known: _Known, process: Process) -> None:
         known.process = self._rows[process.pid] = process
@@ -263,7 +251,7 @@ class ProcessTable:
         try:
             return os.open(path, os.O_RDONLY)
         except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._kept:
+            if error.errno not in _EXHAUSTED or not self._kept:
                 raise
         self._make_room()
         return os.open(path, os.O_RDONLY)
@@ -287,11 +275,6 @@ class _Known:
     process: Process
     descriptor: int  # on statm; -1 where none is kept
     statm: bytes
-
-
-class _KernelCommand(NamedTuple):
-    kernel: KernelProcess
-    command_line: bytes
 
 
 class _Stat(NamedTuple):

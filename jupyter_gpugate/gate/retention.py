@@ -70,7 +70,8 @@ def _ended(connection: Connection) -> list[_Story]:
 
 def _unfinished(connection: Connection) -> set[str]:
     open_ones = select(_past.kind, _past.data).where(_past.open).order_by(_past.seq)
-    state = apply(GateState(), _readable(connection.execute(open_ones).tuples()))
+    rows = ((row.kind, row.data) for row in connection.execute(open_ones))
+    state = apply(GateState(), _readable(rows))
     grants = select(_past.run_id).where(_past.kind == ev.Granted.kind).order_by(_past.seq.desc())
     last_granted = connection.scalar(grants.limit(1))
     lingering = {run_id for run_id, _ in state.lingering}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 #: The first reading is waited for: a GPU that is there must not seem absent at the start.
 FIRST_PATIENCE_S = 3.0
+#: The process table of a stuck machine can take for ever: its last reading then grows old.
+MACHINE_PATIENCE_S = 1.5
 #: A tick waits this long for the GPU reader, then goes on with its last readings and their age.
 GPU_PATIENCE_S = 0.3
 
@@ -41,42 +44,48 @@ class Sampler:
         self._gpu = gpu
         self._machine = machine
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpugate-machine")
-        self._gpu_read: asyncio.Task[None] | None = None
+        self._reads: dict[str, asyncio.Task[None]] = {}
         self._devices: tuple[DeviceReading, ...] = ()
         self._gpu_health = ReaderHealth("gpu", present=False, taken_at=None)
         self._pids_are_ours = True
-        self._asked_before = False
+        self._reading: MachineReading | None = None
+        self._is_first = True
 
     async def fresh(self) -> Sample:
-        """Read the machine anew, and the GPUs unless a reading of theirs is still under way."""
-        gpu_read = self._start_gpu_read()
-        loop = asyncio.get_running_loop()
-        machine = await loop.run_in_executor(self._thread, self._machine.read)
-        first = self._gpu_health.taken_at is None and not self._asked_before
-        self._asked_before = True
-        await asyncio.wait({gpu_read}, timeout=FIRST_PATIENCE_S if first else GPU_PATIENCE_S)
+        """Read anew what is not still being read, and join whatever there is in time."""
+        machine = self._start("machine", self._read_machine)
+        gpu = self._start("gpu", self._read_gpus)
+        await asyncio.wait({machine}, timeout=MACHINE_PATIENCE_S)
+        await asyncio.wait({gpu}, timeout=FIRST_PATIENCE_S if self._is_first else GPU_PATIENCE_S)
+        self._is_first = False
+        seen = self._reading
         return Sample(
-            ram=machine.ram,
-            processes=machine.processes,
+            ram=seen.ram if seen else None,
+            processes=seen.processes if seen else {},
             devices=self._devices,
-            readers=(self._gpu_health, machine.health),
-            kernels=machine.kernels,
+            readers=(self._gpu_health, *((seen.health,) if seen else ())),
+            kernels=seen.kernels if seen else (),
             pids_are_ours=self._pids_are_ours,
-            boot_id=machine.boot_id,
+            boot_id=seen.boot_id if seen else "",
         )
 
     async def close(self) -> None:
         """Stop reading."""
-        if self._gpu_read is not None:
-            self._gpu_read.cancel()
-            await asyncio.gather(self._gpu_read, return_exceptions=True)
+        for read in self._reads.values():
+            read.cancel()
+        await asyncio.gather(*self._reads.values(), return_exceptions=True)
         await self._gpu.close()
         self._thread.shutdown(wait=False)
 
-    def _start_gpu_read(self) -> asyncio.Task[None]:
-        if self._gpu_read is None or self._gpu_read.done():
-            self._gpu_read = asyncio.create_task(self._read_gpus())
-        return self._gpu_read
+    def _start(self, name: str, read: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """A reading that is still under way is not asked for twice."""
+        if name not in self._reads or self._reads[name].done():
+            self._reads[name] = asyncio.ensure_future(read())
+        return self._reads[name]
+
+    async def _read_machine(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._reading = await loop.run_in_executor(self._thread, self._machine.read)
 
     async def _read_gpus(self) -> None:
         devices, health, ours = await self._gpu.read()

@@ -169,7 +169,7 @@ class SocketHandler(RequestHandler):
         except ValueError:
             raise HTTPError(400, "the body is not JSON") from None
 
-    def fail(self, status: int, error: str, message: str, **detail: Any) -> None:
+    def fail(self, status: int, error: str, message: str, /, **detail: Any) -> None:
         self.set_status(status)
         self.finish({"error": error, "message": message, "detail": detail})
 

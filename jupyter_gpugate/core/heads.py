@@ -1,0 +1,80 @@
+"""What is set aside in a tick against all that come later, so that nobody waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Optional
+
+from jupyter_gpugate.core.checks import Asks, Look, look
+from jupyter_gpugate.core.decisions import Check, Earmark, Refusal
+from jupyter_gpugate.core.model import RAM
+from jupyter_gpugate.core.placement import bind
+from jupyter_gpugate.core.room import Room, earmark
+
+
+class Heads:
+    """The claims of one tick, made in submission order.
+
+    A *head* has waited long, and for room only: its need is set aside on the devices that it is
+    bound to, RAM included.  Each resource has one head, the oldest.  The oldest exclusive run that
+    waits for nothing but others to leave, and what they held to come back, has its devices kept
+    clear.
+    """
+
+    def __init__(self, rooms: Mapping[str, Room]) -> None:
+        self.marks: list[Earmark] = []
+        self._rooms = rooms
+        self._waited_for: set[str] = set()
+        self._cleared = False
+
+    def claim(self, asks: Asks, refusal: Refusal) -> bool:
+        """Set aside what a refused request is due; False if that is nothing."""
+        old = asks.waited_s >= asks.state.traits.head_after_s
+        head = old and refusal.only(Check.FIT)
+        alone = asks.key.exclusive and not self._cleared and _waits_for_devices(refusal)
+        if not head and not alone:
+            return False
+        looks = look(asks, self._rooms) if asks.key.gpus else {}
+        devices = self._bound(asks, looks, alone=alone)
+        if devices is None:
+            return False
+        lacking = {reason.resource for reason in refusal.reasons if reason.resource == RAM}
+        lacking.update(uuid for uuid in devices if looks[uuid].reason is not None)
+        made = []
+        if head and not lacking & self._waited_for:
+            self._waited_for.update(filter(None, lacking))
+            needs = {RAM: asks.on(self._rooms[RAM]).charge_bytes}
+            needs.update((uuid, looks[uuid].ask.charge_bytes) for uuid in devices)
+            made.append(Earmark(asks.run_id, Check.FIT, devices, needs))
+        if alone:
+            self._cleared = True
+            made.append(Earmark(asks.run_id, Check.EXCLUSIVE, devices, {}))
+        for mark in made:
+            earmark(self._rooms, mark)
+        self.marks += made
+        return bool(made)
+
+    def _bound(
+        self, asks: Asks, looks: Mapping[str, Look], *, alone: bool
+    ) -> Optional[tuple[str, ...]]:
+        """The devices to wait for: of those that lack nothing but room, or company's leaving."""
+
+        def is_able(uuid: str, why: Optional[Check]) -> bool:
+            if why is Check.FIT:
+                return alone or uuid not in self._waited_for
+            return why is None or (alone and why is Check.EXCLUSIVE)
+
+        charges = {
+            uuid: seen.ask.charge_bytes
+            for uuid, seen in looks.items()
+            if is_able(uuid, seen.reason.check if seen.reason else None)
+        }
+        return bind(self._rooms, charges, asks.key.gpus, exclusive=alone)
+
+
+def _waits_for_devices(refusal: Refusal) -> bool:
+    """On a device without a lease room lacks only until what the last run held has come back."""
+    return all(
+        reason.resource not in (None, RAM) and reason.check in (Check.EXCLUSIVE, Check.FIT)
+        for reason in refusal.reasons
+    )

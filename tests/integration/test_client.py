@@ -1,0 +1,343 @@
+"""The client finds its own user's gate, trusts no other, and starts one where there is none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpugate.notebook import client as clients
+from jupyter_gpugate.notebook import discovery
+from jupyter_gpugate.notebook.client import Client, connect
+from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
+from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN = "20261129-143600-abcde"
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make this user's runtime folder an empty one, and no other place one of theirs."""
+    monkeypatch.delenv(discovery.SOCKET_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(discovery, "_folder_in_tmp", lambda: tmp_path / "in-tmp")
+    return tmp_path
+
+
+@pytest.fixture
+def gate(runtime: Path) -> Iterator[GateStandIn]:
+    """Serve in this user's runtime folder."""
+    with gate_at(runtime / "gpugate" / "gpugate.sock") as gate:
+        yield gate
+
+
+def test_the_socket_in_the_runtime_folder_is_found(gate: GateStandIn) -> None:
+    """Without any setting the session's runtime folder is where the gate is."""
+    assert connect(start=False).socket_path == gate.socket_path
+
+
+def test_what_the_server_told_its_kernel_comes_first(
+    gate: GateStandIn, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel goes to the gate that its own Jupyter server named."""
+    named = runtime / "named" / "gpugate.sock"
+    monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(named))
+    with gate_at(named):
+        assert connect(start=False).socket_path == named
+    assert connect(start=False).socket_path == gate.socket_path
+
+
+def test_a_dead_socket_is_passed_over(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket file that nobody listens on any more does not hide the gate that lives."""
+    left = runtime / "left" / "gpugate.sock"
+    left.parent.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(left))
+    monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(left))
+    with gate_at(runtime / "in-tmp" / "gpugate.sock") as gate:
+        assert connect(start=False).socket_path == gate.socket_path
+
+
+@pytest.mark.usefixtures("runtime")
+def test_without_any_gate_the_answer_says_how_to_get_one() -> None:
+    """A client that may not start a gate says what would."""
+    with pytest.raises(GateUnreachable, match="jupyter gpugate serve --user"):
+        connect(start=False)
+
+
+def test_a_folder_that_others_can_enter_is_not_trusted(gate: GateStandIn) -> None:
+    """Anybody could have put a socket there: the client says what to do instead of using it."""
+    gate.socket_path.parent.chmod(0o755)
+    with pytest.raises(GateError, match="chmod 700"):
+        connect(start=False)
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(gate: GateStandIn, runtime: Path) -> None:
+    """A planted link leads nowhere, even to a gate of one's own."""
+    real = gate.socket_path.parent
+    real.rename(runtime / "moved")
+    real.symlink_to(runtime / "moved")
+    try:
+        with pytest.raises(GateError, match="not a folder of your own"):
+            connect(start=False)
+    finally:
+        real.unlink()
+        (runtime / "moved").rename(real)
+
+
+LISTEN_AS_NOBODY = """\
+import os, socket, sys
+with socket.socket(socket.AF_UNIX) as listener:
+    listener.bind(sys.argv[1])
+    os.chmod(sys.argv[1], 0o666)
+    os.setuid(65534)
+    listener.listen()
+    print("listening", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a listener of another user")
+def test_a_listener_of_another_user_is_not_trusted(runtime: Path) -> None:
+    """A socket in the right place that somebody else serves is sent nothing."""
+    path = runtime / "gpugate" / "gpugate.sock"
+    path.parent.mkdir(mode=0o700)
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTEN_AS_NOBODY, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as stranger:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == b"listening\n"
+        with pytest.raises(GateError, match="runs under uid 65534, not under yours"):
+            Client(path).submit({"name": "x", "environment": {"KEY": "secret"}})
+        stranger.communicate()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to somebody else")
+def test_a_folder_of_another_user_is_not_trusted(gate: GateStandIn) -> None:
+    """A squatted folder is named with its owner."""
+    os.chown(gate.socket_path.parent, 65534, 65534)
+    with pytest.raises(GateError, match="owner uid 65534"):
+        connect(start=False)
+
+
+# -- asking -----------------------------------------------------------------------------------
+
+
+def test_a_refusal_keeps_the_gates_words_and_numbers(gate: GateStandIn) -> None:
+    """What the gate says about a bad request reaches the caller whole."""
+    detail = {"field": "hints.ram_bytes", "limit_bytes": 24}
+    body = {"error": "bad_input", "message": "hints.ram_bytes: needs more", "detail": detail}
+    gate.refusals[("POST", "/runs")] = (400, body)
+    with pytest.raises(GateError) as refusal:
+        connect(start=False).submit({"name": "x"})
+    assert str(refusal.value) == "hints.ram_bytes: needs more"
+    assert (refusal.value.code, refusal.value.status) == ("bad_input", 400)
+    assert refusal.value.detail == detail
+
+
+def test_a_gate_in_trouble_says_so_at_once(gate: GateStandIn) -> None:
+    """A full disk is told to the user, not retried in silence."""
+    body = {"error": "disk", "message": "the disk is full", "detail": {}}
+    gate.refusals[("POST", "/runs")] = (503, body)
+    with pytest.raises(GateUnreachable, match="the disk is full"):
+        connect(start=False).submit({"name": "x"})
+    assert len(gate.bodies("/runs")) == 1
+
+
+def test_a_submit_whose_answer_was_lost_queues_one_run(gate: GateStandIn) -> None:
+    """The repeated request carries the same key, so that the run is there once."""
+    cut = threading.Event()
+
+    def lose_the_first(_body: object) -> dict[str, str]:
+        if not cut.is_set():
+            cut.set()
+            gate.refusals[("POST", "/runs")] = (0, None)
+        return {}
+
+    gate.on_submit = lose_the_first
+
+    def mend() -> None:
+        gate.wait_for(lambda: len(gate.bodies("/runs")) > 1)
+        gate.refusals.clear()
+
+    mended = threading.Thread(target=mend)
+    gate.refusals[("POST", "/runs")] = (0, None)
+    mended.start()
+    answer = connect(start=False).submit({"name": "x", "idempotency_key": "k"})
+    mended.join()
+    assert list(gate.runs) == [answer["run_id"]]
+    assert {body["idempotency_key"] for body in gate.bodies("/runs")} == {"k"}
+
+
+def test_an_unchanged_run_is_not_sent_again(gate: GateStandIn) -> None:
+    """A look with the tag of what is known comes back empty until something has changed."""
+    gate.put(RUN, status="queued")
+    client = connect(start=False)
+    first = client.run(RUN)
+    assert first.body is not None
+    assert client.run(RUN, wait_s=0.01, etag=first.etag).body is None
+    gate.put(RUN, status="active")
+    changed = client.run(RUN, wait_s=PATIENCE_S, etag=first.etag)
+    assert changed.body is not None
+    assert changed.body["status"] == "active"
+
+
+def test_an_id_is_data_in_the_address(gate: GateStandIn) -> None:
+    """Whatever is passed for an id names one run and cannot reach another route."""
+    with pytest.raises(GateError, match="there is no run"):
+        connect(start=False).run("../queue?x=1")
+    assert gate.asked[-1].path == "/runs/../queue?x=1"
+
+
+def test_a_closed_client_asks_no_more(gate: GateStandIn) -> None:
+    """After close nothing is sent."""
+    client = connect(start=False)
+    client.close()
+    with pytest.raises(GateUnreachable, match="closed"):
+        client.queue()
+    assert gate.asked == []
+
+
+def test_a_gate_that_went_away_is_unreachable(gate: GateStandIn) -> None:
+    """A closed socket is an answer of its own kind: the request may be repeated."""
+    client = connect(start=False)
+    gate.close()
+    with pytest.raises(GateUnreachable, match=r"no gate (answers|in)"):
+        client.queue()
+
+
+def test_pauses_between_tries_grow_to_five_seconds() -> None:
+    """A gate that comes back is not met by a storm."""
+    pauses = clients.Pauses()
+    taken = [pauses.next() for _ in range(7)]
+    assert taken == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+
+
+# -- starting a gate --------------------------------------------------------------------------
+
+GATE_PROGRAM = """\
+import os, pathlib, signal, sys
+sys.path.insert(0, {root!r})
+from tests.gate_stand_in import gate_at
+about = {{
+    "argv": sys.argv[1:],
+    "session": os.getsid(0) == os.getpid(),
+    "environment": dict(os.environ),
+    "parent": os.getppid(),
+    "stdin": os.readlink("/proc/self/fd/0"),
+    "pid": os.getpid(),
+}}
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}})
+with gate_at(pathlib.Path({socket!r})) as gate:
+    gate.answers["/machine"] = about
+    signal.sigwait({{signal.SIGTERM}})
+"""
+
+
+INTERPRETER = """\
+#!/bin/sh
+if [ "$1" = -I ]; then exec {python} "$@"; fi
+{gate}
+"""
+
+
+@pytest.fixture
+def interpreter(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let a shell command stand for the gate that this Python would start."""
+    path = runtime / "python"
+    python = os.path.realpath("/proc/self/exe")
+
+    def stands_for_the_gate(command: str) -> None:
+        path.write_text(INTERPRETER.format(python=python, gate=command), encoding="utf-8")
+        path.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(path))
+
+    return stands_for_the_gate
+
+
+def end(pid: int) -> None:
+    """End a gate that a test has started, and see it gone."""
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + PATIENCE_S
+    while not discovery._has_ended(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_where_no_gate_is_one_is_started(
+    runtime: Path, interpreter: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs `-m jupyter_gpugate serve --user`, nobody's child, in its own session, no tokens."""
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "secret")
+    monkeypatch.setenv("GPUGATE_RUN_ID", RUN)
+    path, script = runtime / "gpugate" / "gpugate.sock", runtime / "gate.py"
+    script.write_text(GATE_PROGRAM.format(root=str(ROOT), socket=str(path)), encoding="utf-8")
+    interpreter(f'exec {sys.executable} {script} "$@"')
+    about = connect().machine()
+    try:
+        assert about["argv"] == ["-m", "jupyter_gpugate", "serve", "--user"]
+        assert about["session"]
+        assert about["parent"] != os.getpid()
+        assert about["stdin"] == "/dev/null"
+        assert "JUPYTERHUB_API_TOKEN" not in about["environment"]
+        assert "GPUGATE_RUN_ID" not in about["environment"]
+        assert about["environment"]["PYTHONPATH"].split(":")[0] == str(ROOT)
+        assert (runtime / "gpugate" / "gate.log").stat().st_mode & 0o777 == 0o600
+        assert connect().socket_path == path
+    finally:
+        end(about["pid"])
+
+
+def test_a_gate_that_does_not_start_says_why(
+    interpreter: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of its log is in the error, so that nobody has to look for it."""
+    monkeypatch.setattr(discovery, "FORESTALLED_S", 0.1)
+    interpreter("echo 'the journal is on a network disk' >&2; exit 3")
+    with pytest.raises(GateError, match=r"did not start.*gate\.log.*on a network disk"):
+        connect()
+
+
+def test_a_gate_that_was_forestalled_is_no_failure(
+    runtime: Path, interpreter: Callable[[str], None]
+) -> None:
+    """Of two that start together one ends at once; both clients come to the other."""
+    interpreter(f"touch {runtime}/ended; exit 0")
+    path = runtime / "gpugate" / "gpugate.sock"
+    found = threading.Event()
+
+    def serve_late() -> None:
+        while not (runtime / "ended").exists():
+            time.sleep(0.01)
+        with gate_at(path):
+            found.wait(PATIENCE_S)
+
+    other = threading.Thread(target=serve_late)
+    other.start()
+    try:
+        assert connect().socket_path == path
+    finally:
+        found.set()
+        other.join()
+
+
+def test_a_wait_for_a_starting_gate_can_be_given_up(
+    runtime: Path, interpreter: Callable[[str], None]
+) -> None:
+    """An interrupted cell does not wait for the gate that it has asked for."""
+    pid = runtime / "pid"
+    interpreter(f"echo $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 60")
+    with pytest.raises(GateUnreachable, match="given up"):
+        connect(give_up=pid.exists)
+    end(int(pid.read_text(encoding="utf-8")))

@@ -1,0 +1,29 @@
+"""The plain admission loop: every queued request looked at by itself, in order.
+
+It is what the grouped walk must agree with, and what its cost is compared to.
+"""
+
+from __future__ import annotations
+
+from jupyter_gpugate.core.admission import Walk
+from jupyter_gpugate.core.checks import Admission
+from jupyter_gpugate.core.decisions import Earmark, Refusal
+from jupyter_gpugate.core.model import Grant, Sample
+from jupyter_gpugate.core.state import GateState
+
+
+def decide_one_by_one(
+    state: GateState, sample: Sample, now: float
+) -> tuple[tuple[Grant, ...], dict[str, Refusal], tuple[Earmark, ...]]:
+    """The grants of this tick, each other request's own refusal by run id, and the earmarks."""
+    walk = Walk(state, sample, now)
+    grants, refusals = [], {}
+    for run_id, queued in state.queue.items():
+        asks = walk.asks(queued.key, queued)
+        verdict = walk.check(asks)
+        if isinstance(verdict, Admission):
+            grants.append(walk.grant(queued, verdict))
+        else:
+            refusals[run_id] = verdict
+            walk.heads.claim(asks, verdict)
+    return tuple(grants), refusals, tuple(walk.heads.marks)

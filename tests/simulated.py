@@ -1,0 +1,122 @@
+"""A simulated machine for tests, with every invariant of the gate checked at each step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.model import GB, RAM, Basis, Device, Grant
+from jupyter_gpugate.core.snapshot import inputs_of, replay, snapshot
+from jupyter_gpugate.gate.simulation import SimulatedMachine, Simulation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jupyter_gpugate.core.state import Traits
+    from jupyter_gpugate.core.turn import Turn
+
+L4 = "NVIDIA L4"
+#: The driver's word for a device that is off the bus.
+GPU_IS_LOST = "nvml-15"
+#: To decide again from a snapshot costs more than all other checks together: one turn in so many.
+SNAPSHOT_TURNS = 25
+#: And one in so many of those that grant something.
+GRANTING_TURNS = 4
+
+
+def devices(count: int = 1, total_bytes: int = 24 * GB, model: str = L4) -> list[Device]:
+    """So many equal devices."""
+    return [Device(f"GPU-{index}", model, total_bytes, index) for index in range(count)]
+
+
+class CheckedSimulation(Simulation):
+    """Fails at the step that breaks an invariant."""
+
+    def __init__(
+        self,
+        boards: Iterable[Device] = (),
+        traits: Traits | None = None,
+        ram_bytes: int = 64 * GB,
+    ) -> None:
+        super().__init__(SimulatedMachine(ram_bytes, boards), traits)
+        self.submitted: set[str] = set()
+        self._fence = 0
+        self._ended: dict[str, str] = {}
+        self._granting_turns = 0
+
+    def submit(self, *args: Any, **fields: Any) -> str:
+        run_id = super().submit(*args, **fields)
+        self.submitted.add(run_id)
+        return run_id
+
+    def step(self, seconds: float = 1.0) -> Turn:
+        before = len(self.granted)
+        turn = super().step(seconds)
+        self._charges_fit_measured_room(turn)
+        self._one_live_attempt_each()
+        self._every_submit_exists_once()
+        self._ends_stand()
+        self._fences_grow([grant for _, grant in self.granted[before:]])
+        self._whoever_waits_is_told_why(turn)
+        self._shares_add_up()
+        self._granting_turns += bool(turn.decisions.grants)
+        granting = turn.decisions.grants and self._granting_turns % GRANTING_TURNS == 1
+        if granting or len(self.turns) % SNAPSHOT_TURNS == 0:
+            self._the_snapshot_decides_the_same(turn)
+        return turn
+
+    def _charges_fit_measured_room(self, turn: Turn) -> None:
+        """Grants of a turn, with all that was promised before, fit into what is measured free."""
+        sample = turn.happened.sample
+        free = {r.device.uuid: r.free_bytes or 0 for r in sample.devices}
+        if sample.ram is not None:
+            free[RAM] = sample.ram.free_bytes
+        promised: dict[str, int] = {}
+        for lease in turn.decided.leases.values():
+            for resource in lease.charges:
+                promised[resource] = promised.get(resource, 0) + lease.reservation(resource)
+        for grant in turn.decisions.grants:
+            for resource, charge in grant.charges.items():
+                assert charge > 0, grant
+                promised[resource] = promised.get(resource, 0) + charge
+                if grant.basis[resource] is not Basis.DECLARED:  # nothing is measured there
+                    assert promised[resource] <= free[resource], (grant, promised, free)
+
+    def _one_live_attempt_each(self) -> None:
+        assert not set(self.state.queue) & set(self.state.leases)
+        assert set(self.runs) <= set(self.state.leases), "a run lives without a lease"
+
+    def _every_submit_exists_once(self) -> None:
+        waiting = {e.request.run_id for e in self.posted if isinstance(e, ev.Requested)}
+        known = set(self.state.queue) | set(self.state.leases) | set(self.state.ended) | waiting
+        assert self.submitted <= known, self.submitted - known
+
+    def _ends_stand(self) -> None:
+        for run_id, ended in self.state.ended.items():
+            assert self._ended.setdefault(run_id, ended.end.value) == ended.end.value
+            assert run_id not in self.state.queue
+            assert run_id not in self.state.leases
+
+    def _fences_grow(self, granted: list[Grant]) -> None:
+        for grant in granted:
+            assert grant.fence > self._fence
+            self._fence = grant.fence
+
+    def _whoever_waits_is_told_why(self, turn: Turn) -> None:
+        granted = {grant.run_id for grant in self.decisions.grants}
+        for run_id, queued in turn.decided.queue.items():
+            if run_id not in granted:
+                assert self.decisions.reasons_of(queued.key), f"{run_id} waits without a reason"
+
+    def _shares_add_up(self) -> None:
+        for shares in self.state.attribution.resources.values():
+            explained = shares.attributed_bytes + shares.external_bytes - shares.overlap_bytes
+            assert explained == shares.used_bytes, shares
+
+    def _the_snapshot_decides_the_same(self, turn: Turn) -> None:
+        sample = turn.happened.sample
+        shown = snapshot(turn.decided, sample, turn.decisions, turn.at)
+        assert len(shown["queued"]) == len(turn.decided.queue)
+        again = decide(*replay(inputs_of(turn.decided, sample, turn.at)))
+        assert again == turn.decisions

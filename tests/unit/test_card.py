@@ -1,0 +1,218 @@
+"""The card of a run, in text and in HTML."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from jupyter_gpugate.notebook import card
+
+MB = 1 << 20
+
+VRAM_TERM = {
+    "resource": "vram",
+    "holder": "run",
+    "need_bytes": 2174 * MB,
+    "origin": "measured",
+    "peak_bytes": 2049 * MB,
+    "margin_bytes": 125 * MB,
+    "n": 7,
+    "note": "",
+}
+RAM_TERM = {
+    "resource": "ram",
+    "holder": "run",
+    "need_bytes": 3515 * MB,
+    "origin": "fitted",
+    "margin_bytes": 0,
+    "n": 0,
+    "note": "fitted over workers 1, 2, 4",
+}
+HOSTILE = "\x1b]0;title\x07\x1b[2J<img src=x onerror=alert(1)>"
+
+
+def run(**changes: Any) -> dict[str, Any]:
+    """Return a run's state as the gate answers it."""
+    state = {"run_id": "20261129-143600-abcde", "name": "resnet-val", "status": "queued"}
+    return {**state, **changes}
+
+
+def running(**changes: Any) -> dict[str, Any]:
+    """Return the state of a run that is on GPU 0."""
+    state = {
+        "status": "active",
+        "phase": "running",
+        "attempt": 1,
+        "devices": [{"uuid": "GPU-1", "model": "NVIDIA L4", "index": 0}],
+        "charges": {"GPU-1": 2174 * MB, "ram": 3771 * MB},
+        "held": {"GPU-1": 1812 * MB},
+        "caps": {"GPU-1": 1900 * MB},
+        "basis": {"GPU-1": "calibrated"},
+        "enforcement": "enforced",
+        "episodes": {"done": 37, "of": 100},
+    }
+    return run(**{**state, **changes})
+
+
+class _Page(HTMLParser):
+    """Collects what a browser would see: elements, their attributes, and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def both(state: dict[str, Any], note: str = "") -> list[str]:
+    """Return the card's text and the text of its page."""
+    return [card.text(state, note), _Page(card.html(state, note)).text]
+
+
+def test_each_number_of_the_estimate_says_where_it_comes_from() -> None:
+    """A measured need shows its runs and its margin, a fitted one what it was fitted over."""
+    for shown in both(run(estimate={"terms": [VRAM_TERM, RAM_TERM]})):
+        assert "VRAM 2,049 MB measured, n = 7, + 125 margin" in shown
+        assert "RAM 3,515 MB fitted over workers 1, 2, 4" in shown
+
+
+def test_a_gap_in_the_estimate_is_called_unknown_not_zero() -> None:
+    """A term without a number says so, with whatever is known instead of it."""
+    gap = {"resource": "vram", "holder": "run", "need_bytes": None, "prior_bytes": 900 * MB}
+    for shown in both(run(estimate={"terms": [gap]})):
+        assert "VRAM not known yet (other source of this name needed 900 MB)" in shown
+        assert "VRAM 0" not in shown
+
+
+def test_a_hint_is_named_as_the_users_own() -> None:
+    """A number that nobody measured is not dressed up as a measurement."""
+    hint = {"resource": "ram", "holder": "run", "need_bytes": 4096 * MB, "origin": "hint", "n": 0}
+    assert "RAM 4,096 MB by your hint" in card.text(run(estimate={"terms": [hint]}))
+
+
+def test_the_dominant_reason_and_the_forecast_are_shown() -> None:
+    """A queued run shows its place, the first reason in the gate's words, and when it starts."""
+    reasons = [
+        {"kind": "fit", "message": "needs 2,174 MB of GPU 0, room is 12 MB", "numbers": {}},
+        {"kind": "limits", "message": "you have too many runs", "numbers": {}},
+    ]
+    for shown in both(run(position=2, eta_s=250, reasons=reasons)):
+        assert "waiting, number 2 in the queue" in shown
+        assert "needs 2,174 MB of GPU 0, room is 12 MB" in shown
+        assert "likely in about 4 min" in shown
+        assert "too many runs" not in shown
+
+
+def test_without_a_forecast_no_time_is_promised() -> None:
+    """A run whose start nobody can foresee shows no time at all."""
+    assert "likely" not in card.text(run(eta_s=None))
+
+
+def test_memory_is_shown_against_the_charge_per_resource() -> None:
+    """A live run shows what it holds of what it was charged; what was not read is not 0."""
+    for shown in both(running()):
+        assert "GPU 0 1,812 MB of 2,174 MB charged" in shown
+        assert "RAM: not read yet, 3,771 MB charged" in shown
+        assert "37 of 100" in shown
+
+
+@pytest.mark.parametrize(
+    ("enforcement", "words"),
+    [
+        ("enforced", "enforced: beyond it the run fails itself"),
+        ("advised", "advised: its framework was told"),
+        ("none", "not enforced"),
+    ],
+)
+def test_the_cap_says_how_far_it_binds(enforcement: str, words: str) -> None:
+    """A cap that nobody enforces never looks like one that is enforced."""
+    for shown in both(running(enforcement=enforcement)):
+        assert f"GPU 0 1,900 MB, {words}" in shown
+
+
+def test_an_unmeasured_run_says_that_it_is_watched() -> None:
+    """A run that was let in without a number says that its charge is provisional."""
+    assert "nothing is known yet, so it is watched" in card.text(running(basis={"GPU-1": "watch"}))
+
+
+def test_the_end_shows_its_reason_its_words_and_its_peaks() -> None:
+    """A failed run shows how it ended, its exception, its warnings and the greatest it held."""
+    state = running(
+        status="ended",
+        end="failed",
+        exit_reason="time_limit",
+        error={"ename": "ValueError", "evalue": "no such file", "traceback": []},
+        peaks={"GPU-1": 2049 * MB},
+        warnings=["the run counts as one episode"],
+    )
+    for shown in both(state):
+        assert "failed (time limit)" in shown
+        assert "ValueError: no such file" in shown
+        assert "the run counts as one episode" in shown
+        assert "GPU 0 2,049 MB of 2,174 MB charged" in shown
+
+
+def test_a_cancel_shows_by_what_means_it_came_and_what_is_left() -> None:
+    """The end of a cancelled run names the means, the milliseconds and the survivors."""
+    gone = {"means": "term + kill", "ms": 10412, "survivors": []}
+    assert "by TERM, then KILL in 10,412 ms; nothing is left" in card.text(run(status="ended", kill=gone))
+    stuck = {**gone, "survivors": [[4711, 99], 4712]}
+    assert "still there: 4711, 4712" in card.text(run(status="ended", kill=stuck))
+
+
+def test_output_is_shown_as_a_terminal_would() -> None:
+    """A progress bar is its last state, colours are colours, and only the end is in the text."""
+    lines = "".join(f"line {n}\n" for n in range(30))
+    state = running(output_tail=f"{lines}\r 10%|#  |\r 90%|## |\x1b[31mred\x1b[0m")
+    text, page = card.text(state), card.html(state)
+    assert " 90%|## |red" in text
+    assert "10%" not in text
+    assert "line 29" in text
+    assert "line 3\n" not in text
+    assert "line 3\n" in page
+    assert '<span style="color:#c33;">red</span>' in page
+
+
+def test_whatever_a_run_says_stays_text() -> None:
+    """Markup and controls in names, outputs, errors and reasons reach neither page nor terminal."""
+    plain = _Page(card.html(running(output_tail="x")))
+    state = running(
+        name=HOSTILE,
+        output_tail=HOSTILE,
+        reasons=[{"message": HOSTILE}],
+        devices=[{"uuid": "GPU-1", "model": HOSTILE, "index": HOSTILE}],
+        error={"ename": HOSTILE, "evalue": HOSTILE},
+    )
+    for status in ("queued", "active", "ended"):
+        changed = {**state, "status": status, "end": HOSTILE, "exit_reason": HOSTILE}
+        page = _Page(card.html(changed, note=HOSTILE))
+        assert page.tags <= plain.tags | {"div", "b"}
+        assert page.attributes <= plain.attributes
+        assert "<img" in page.text
+        text = card.text(changed, note="")
+        assert all(char.isprintable() or char == "\n" for char in text)
+
+
+def test_a_card_of_almost_nothing_is_still_a_card() -> None:
+    """An answer with gaps, as another version may give, is shown as far as it goes."""
+    for status in (None, "queued", "active", "ended"):
+        state = {"status": status, "name": None}
+        assert card.text(state)
+        assert _Page(card.html(state)).tags
+
+
+def test_the_card_tells_how_to_stop_the_run() -> None:
+    """A live card names the two commands that stop the run, an ended one does not."""
+    assert "jupyter gpugate cancel 20261129-143600-abcde" in card.text(running())
+    assert "%gpu_cancel 20261129-143600-abcde" in card.text(run())
+    assert "cancel" not in card.text(run(status="ended", end="completed"))

@@ -1,0 +1,335 @@
+"""The terminal, against a gate that a test plays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpugate import __version__, cli
+from jupyter_gpugate.notebook import discovery
+from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
+
+ROOT = Path(__file__).resolve().parents[2]
+DONE = {"status": "ended", "end": "completed"}
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GateStandIn]:
+    """Serve a gate that this terminal finds, and that completes every run at once."""
+    path = tmp_path / "own" / "gpugate.sock"
+    monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(path))
+    with gate_at(path) as gate:
+        gate.on_submit = lambda _body: DONE
+        yield gate
+
+
+@pytest.fixture
+def no_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make sure that this terminal finds no gate."""
+    monkeypatch.delenv(discovery.SOCKET_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(discovery, "_folder_in_tmp", lambda: tmp_path / "in-tmp")
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """Run a command line that is wrong, and return what it is told."""
+    try:
+        code = cli.main(argv)
+    except SystemExit as leaving:
+        code = leaving.code  # type: ignore[assignment]
+    assert code == cli.MISUSED
+    return capsys.readouterr().err
+
+
+# -- run --------------------------------------------------------------------------------------
+
+
+def test_run_submits_the_command_as_it_stands(gate: GateStandIn) -> None:
+    """Everything behind `--` is the command, options like ours included."""
+    command = ["python", "eval.py", "--gpus", "4", "--", "x y"]
+    options = ["--gpus", "0", "--hint-ram", "1GB", "--set-free", "seed=7"]
+    more = ["--memory-irrelevant", "out", "--drop-env", "HOME"]
+    assert cli.main(["run", "my-eval", *options, *more, "--", *command]) == cli.OK
+    body = gate.bodies("/runs")[0]
+    assert (body["name"], body["argv"]) == ("my-eval", command)
+    assert (body["gpus"], body["hints"], body["episodes"]) == (0, {"ram_bytes": 1 << 30}, 1)
+    assert body["memory_irrelevant"] == ["seed", "out"]
+    assert not {"source", "workers", "outputs", "path", "flags"} & set(body)
+    assert "HOME" not in body["environment"]
+    assert body["cwd"] == str(Path.cwd())
+
+
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [
+        ({"end": "completed", "exit_code": 0}, 0),
+        ({"end": "failed", "exit_code": 3}, 3),
+        ({"end": "failed", "exit_code": -9}, 137),
+        ({"end": "failed", "exit_code": None, "exit_reason": "time_limit"}, 1),
+        ({"end": "failed", "exit_code": 0}, 1),
+        ({"end": "failed"}, 1),
+        ({"end": "oom", "exit_code": 3}, 1),
+        ({"end": "lost"}, 1),
+        ({"end": "expired"}, 1),
+        ({"end": "cancelled", "exit_code": -15}, 130),
+    ],
+)
+def test_the_exit_code_is_the_commands_own(
+    gate: GateStandIn, state: dict[str, Any], code: int
+) -> None:
+    """A script sees the command's exit code; no end but completion looks like success."""
+    gate.on_submit = lambda _body: {"status": "ended", **state}
+    assert cli.main(["run", "n", "--", "true"]) == code
+
+
+def test_run_passes_the_output_on_and_says_on_stderr_where_it_stands(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stdout is the run's output, whole and in order; the rest is on stderr."""
+    gate.on_submit = lambda _body: {"reasons": [{"message": "needs 9 MB of RAM"}]}
+
+    def go_on() -> None:
+        run_id = gate.wait_for(lambda: next(iter(gate.runs), None))
+        gate.wait_for(lambda: gate.polls(run_id) > 1)
+        gate.outputs[run_id] = "first\n"
+        gate.put(run_id, status="active", phase="running")
+        gate.wait_for(lambda: any(a.query.get("from") == "6" for a in gate.asked))
+        gate.outputs[run_id] += "second\n"
+        gate.put(run_id, **DONE)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    code = cli.main(["run", "n", "--", "true"])
+    thread.join()
+    shown = capsys.readouterr()
+    assert code == cli.OK
+    assert shown.out == "first\nsecond\n"
+    for words in ("waiting in the queue: needs 9 MB of RAM", "running", "completed"):
+        assert words in shown.err
+
+
+def test_detached_the_id_is_all_that_is_printed(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run's id on stdout is what a script goes on with."""
+    assert cli.main(["run", "n", "--detach", "--", "true"]) == cli.OK
+    assert capsys.readouterr().out.split() == list(gate.runs)
+    assert gate.bodies("/runs")[0]["detach"]
+
+
+def test_as_json_the_end_is_one_document(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --json stdout holds the final state and nothing else."""
+    gate.on_submit = lambda _body: {"status": "ended", "end": "failed", "exit_code": 3}
+    assert cli.main(["run", "n", "--json", "--", "true"]) == 3
+    state = json.loads(capsys.readouterr().out)
+    assert (state["name"], state["end"]) == ("n", "failed")
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["run", "n"], "no command: jupyter gpugate run NAME -- COMMAND"),
+        (["run", "n", "--"], "no command"),
+        (["run", "a/b", "--", "true"], "`a/b` is no name"),
+        (["run", "n", "--hint-vram", "2", "--", "true"], "`2` is no size"),
+        (["run", "n", "--workers", "2", "--", "true"], "unrecognized arguments: --workers"),
+        (["run", "n", "true"], "unrecognized arguments: true"),
+        (["cancel"], "RUN_ID"),
+        (["nonsense"], "nonsense"),
+        ([], "VERB"),
+    ],
+)
+def test_a_mistake_in_the_command_line_is_named(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str], argv: list[str], told: str
+) -> None:
+    """What cannot be meant is refused before anything is asked of the gate."""
+    assert told in mistake(capsys, *argv)
+    assert gate.asked == []
+
+
+def test_what_the_gate_refuses_is_a_sentence_or_a_document(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A refusal is one line on stderr; with --json it is the gate's own error document."""
+    error = {"error": "bad_request", "message": "gpus: asks for 4", "detail": {"field": "gpus"}}
+    gate.refusals[("POST", "/runs")] = (400, error)
+    told = mistake(capsys, "run", "n", "--gpus", "4", "--", "true")
+    assert told == "jupyter gpugate: gpus: asks for 4\n"
+    assert cli.main(["run", "n", "--json", "--", "true"]) == cli.MISUSED
+    assert json.loads(capsys.readouterr().out) == error
+
+
+def test_an_interrupt_without_a_terminal_cancels(gate: GateStandIn) -> None:
+    """A script that is interrupted stops its run and waits for the end."""
+    gate.on_submit = lambda _body: {}
+    command = [sys.executable, "-m", "jupyter_gpugate", "run", "n", "--", "true"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        run_id = gate.wait_for(lambda: next(iter(gate.runs), None))
+        gate.wait_for(lambda: gate.polls(run_id) > 1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == cli.CANCELLED
+    assert len(gate.bodies(f"/runs/{run_id}/cancel")) == 1
+    assert "Traceback" not in said
+
+
+def test_at_a_terminal_one_interrupt_leaves_the_run_alone(gate: GateStandIn) -> None:
+    """Somebody who interrupts once is told what a second one does; the run goes on."""
+    gate.on_submit = lambda _body: {}
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "jupyter_gpugate", "run", "n", "--", "true"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=theirs, stderr=subprocess.PIPE, text=True
+    ) as process:
+        run_id = gate.wait_for(lambda: next(iter(gate.runs), None))
+        gate.wait_for(lambda: gate.polls(run_id) > 1)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    os.close(ours)
+    os.close(theirs)
+    assert process.returncode == cli.NOT_OVER
+    assert gate.bodies(f"/runs/{run_id}/cancel") == []
+    assert "interrupt again within 5 s to cancel; the run goes on otherwise" in said
+    assert f"jupyter gpugate cancel {run_id}" in said
+
+
+# -- the other verbs --------------------------------------------------------------------------
+
+MACHINE = {
+    "ram": {"total_bytes": 8 << 30, "free_bytes": 2 << 30, "bound_by": "/user.slice"},
+    "devices": [
+        {
+            "uuid": "GPU-1",
+            "model": "NVIDIA L4",
+            "index": 0,
+            "total_bytes": 23 << 30,
+            "free_bytes": 20 << 30,
+            "source": "nvml-v2",
+        },
+        {
+            "uuid": "GPU-2",
+            "model": "NVIDIA L4",
+            "index": 1,
+            "total_bytes": 23 << 30,
+            "free_bytes": None,
+            "fault": {"code": "GPU_IS_LOST", "text": "the GPU is lost"},
+        },
+    ],
+    "readers": [{"name": "gpu", "fault": None}, {"name": "machine", "fault": None}],
+    "attribution": {
+        "devices": {"GPU-1": {"fault": "not supported in this container"}},
+        "pids_are_ours": False,
+    },
+    "reach": "user",
+}
+
+
+def test_the_queue_is_a_table_or_the_snapshot_itself(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """People get columns, programs get what the gate said."""
+    row = {"run_id": "r", "name": "two", "owner": "ben", "position": 1, "waited_s": 70}
+    reason = {"kind": "fit", "message": "needs 9 MB of RAM"}
+    gate.answers["/queue"] = {"queued": [{**row, "reasons": [reason]}], "running": []}
+    assert cli.main(["queue"]) == cli.OK
+    table = capsys.readouterr().out
+    assert "needs 9 MB of RAM" in table
+    assert "{" not in table
+    assert cli.main(["queue", "--json"]) == cli.OK
+    assert json.loads(capsys.readouterr().out) == gate.answers["/queue"]
+
+
+@pytest.mark.usefixtures("gate")
+def test_an_empty_queue_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing to show is shown as such."""
+    assert cli.main(["queue"]) == cli.OK
+    assert "no run is live and none is waiting" in capsys.readouterr().out
+
+
+def test_an_estimate_is_asked_by_name(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The question carries what was said and nothing else."""
+    assert cli.main(["estimate", "resnet", "--workers", "2"]) == cli.OK
+    assert gate.asked[-1].query == {"name": "resnet", "workers": "2"}
+    assert "nothing is known" in capsys.readouterr().out
+
+
+def test_cancel_stops_each_run_that_is_named(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Several ids are several cancels; an unknown one is an error."""
+    gate.put("a", status="active")
+    gate.put("b", status="queued")
+    assert cli.main(["cancel", "a", "b"]) == cli.OK
+    assert capsys.readouterr().out.count("is cancelled") == 2
+    assert cli.main(["cancel", "c"]) == cli.FAILED
+    assert "there is no run c" in capsys.readouterr().err
+
+
+def test_doctor_tells_what_is_measured_and_why_something_is_not(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every resource has a sentence, every gap its reason."""
+    gate.answers["/machine"] = MACHINE
+    assert cli.main(["doctor"]) == cli.OK
+    said = capsys.readouterr().out
+    for words in (
+        "RAM is measured: 2,048 MB free of 8,192 MB, as the limit of cgroup /user.slice allows.",
+        "GPU 0 (NVIDIA L4) is measured (nvml-v2): 20,480 MB free of 23,552 MB.",
+        "GPU 0 (NVIDIA L4) does not tell who holds its memory: not supported in this container.",
+        "GPU 1 (NVIDIA L4) cannot be measured: the GPU is lost.",
+        "another PID namespace",
+        "capped at its charge",
+        "have no cap",
+    ):
+        assert words in said
+
+
+@pytest.mark.usefixtures("no_gate")
+def test_doctor_reads_the_machine_itself_where_no_gate_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Without a gate the same sentences come from the readers, and none is started for it."""
+    assert cli.main(["doctor"]) == cli.OK
+    said = capsys.readouterr().out
+    assert "RAM is measured: " in said
+    assert "GPU" in said
+    assert "no gate is running for this user" in said
+    assert cli.main(["doctor", "--json"]) == cli.OK
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ram"]["total_bytes"] > 0
+    assert {reader["name"] for reader in answer["readers"]} == {"gpu", "machine"}
+
+
+def test_the_module_and_the_version_are_there() -> None:
+    """`python -m jupyter_gpugate` is the same program."""
+    command = [sys.executable, "-m", "jupyter_gpugate", "--version"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == __version__
+
+
+def test_serve_is_the_services_own_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows `serve` reaches the service untouched, and its code is the process's."""
+    seen: list[list[str]] = []
+
+    def serve(argv: list[str]) -> int:
+        seen.append(argv)
+        return 5
+
+    monkeypatch.setattr("jupyter_gpugate.server.service.main", serve)
+    assert cli.main(["serve", "--user", "--idle", "3"]) == 5
+    assert seen == [["--user", "--idle", "3"]]

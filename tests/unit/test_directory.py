@@ -1,0 +1,537 @@
+"""The run directory on a real file system: made whole, read with suspicion, removed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpugate.core.model import AttemptOutcome, EndReport
+from jupyter_gpugate.core.protocol import to_json
+from jupyter_gpugate.runs import directory, folder
+
+RUN_ID = "20260102-030405-abcde"
+ENVIRONMENT = {"PATH": "/bin", "API_KEY": "secret", "ODD": "\udcff"}
+END = to_json(EndReport(AttemptOutcome.COMPLETED, exit_code=0, episodes_done=3))
+
+
+def spec(run_id: str = RUN_ID, **more: Any) -> dict[str, Any]:
+    """Return as much of a spec as a directory looks at."""
+    return {"run_id": run_id, "name": "eval", "submitted": 1.0, **more}
+
+
+def summary(run_id: str = RUN_ID, **more: Any) -> dict[str, Any]:
+    """Return a summary as it is at submit."""
+    return {"run_id": run_id, "status": "queued", "submitted": 1.0, "attempt": 0, **more}
+
+
+def make(root: Path, run_id: str = RUN_ID, **more: Any) -> Path:
+    """Create a run's directory."""
+    return directory.create(
+        root, run_id, spec(run_id, **more), ENVIRONMENT, summary(run_id, **more)
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return where the runs of a user go; it does not exist yet."""
+    return tmp_path / "gpugate" / "runs"
+
+
+@pytest.fixture
+def run(root: Path) -> Path:
+    """Create a run's directory."""
+    return make(root)
+
+
+@pytest.fixture
+def attempt(run: Path) -> Path:
+    """Create the first attempt of a run."""
+    return directory.create_attempt(run, 1, {"attempt": 1, "fence": 7}, "x = 1\n")
+
+
+def names(path: Path) -> list[str]:
+    """Return what is in a folder, sorted."""
+    return sorted(entry.name for entry in path.iterdir())
+
+
+def modes(path: Path) -> dict[str, str]:
+    """Return the permissions of everything below a folder."""
+    return {str(p.relative_to(path)): oct(stat.S_IMODE(p.lstat().st_mode)) for p in path.rglob("*")}
+
+
+# -- making ----------------------------------------------------------------------------------------
+
+
+def test_ids_are_times_and_letters_and_never_the_same() -> None:
+    """A thousand ids of one second have the one form and all differ."""
+    ids = {directory.new_run_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    assert all(directory.RUN_ID.fullmatch(run_id) for run_id in ids)
+
+
+def test_a_run_is_there_whole_and_for_its_owner_alone(root: Path) -> None:
+    """All files are there, 0600 in folders of 0700, whatever the umask; no draft is left."""
+    before = os.umask(0o000)
+    try:
+        run = make(root)
+    finally:
+        os.umask(before)
+    assert json.loads((run / "spec.json").read_bytes()) == spec()
+    assert json.loads((run / "summary.json").read_bytes()) == summary()
+    assert json.loads((run / "env.json").read_bytes()) == ENVIRONMENT
+    assert modes(root) == {
+        RUN_ID: "0o700",
+        f"{RUN_ID}/attempts": "0o700",
+        f"{RUN_ID}/inputs": "0o700",
+        f"{RUN_ID}/spec.json": "0o600",
+        f"{RUN_ID}/summary.json": "0o600",
+        f"{RUN_ID}/env.json": "0o600",
+    }
+    assert stat.S_IMODE(root.stat().st_mode) == 0o700
+
+
+def test_an_id_is_taken_once(root: Path, run: Path) -> None:
+    """A second run of the same id is refused and the first one stays as it is."""
+    with pytest.raises(FileExistsError):
+        directory.create(root, RUN_ID, spec(name="other"), {}, summary())
+    assert json.loads((run / "spec.json").read_bytes())["name"] == "eval"
+    assert names(root) == [RUN_ID]
+
+
+@pytest.mark.parametrize("number", range(1, 5))
+def test_a_full_disk_leaves_nothing_behind(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """When any write fails the error comes through, and no part of the run is there."""
+    root.mkdir(parents=True)
+    calls = iter(range(1, 100))
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        if next(calls) == number:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        make(root)
+    assert names(root) == []
+
+
+@pytest.mark.parametrize("run_id", ["", "..", "../x", "20260102-030405-abcdE", "x" * 300, "a\0b"])
+def test_only_ids_become_paths(root: Path, run_id: str) -> None:
+    """Anything but an id is refused before a path is made of it."""
+    with pytest.raises(ValueError, match="no run id"):
+        make(root, run_id)
+    with pytest.raises(ValueError, match="no run id"):
+        directory.remove(root / f"{run_id}x")
+    assert not root.exists() or names(root) == []
+
+
+def test_staged_inputs_become_the_runs(root: Path, tmp_path: Path) -> None:
+    """A folder that a client has staged is moved into the run as it is, and closed to others."""
+    staged = tmp_path / "staged"
+    staged.mkdir(mode=0o755)
+    (staged / "x.pickle").write_bytes(b"a pickle")
+    (staged / "größe.0.buffer").write_bytes(b"a buffer")
+    run = directory.create(root, RUN_ID, spec(), {}, summary(), str(staged))
+    assert names(run / "inputs") == ["größe.0.buffer", "x.pickle"]
+    assert stat.S_IMODE((run / "inputs").stat().st_mode) == 0o700
+    assert not staged.exists()
+
+
+@pytest.mark.parametrize("wrong", ["name", "link", "folder", "fifo", "missing", "staged link"])
+def test_odd_things_are_not_taken_for_inputs(root: Path, tmp_path: Path, wrong: str) -> None:
+    """Links, folders, pipes and other names are refused by name, and no run is made."""
+    staged, secret = tmp_path / "staged", tmp_path / "secret"
+    staged.mkdir()
+    secret.write_text("not yours")
+    odd = staged / "x.pickle"
+    if wrong == "name":
+        (staged / "x.txt").write_text("")
+    elif wrong == "link":
+        odd.symlink_to(secret)
+    elif wrong == "folder":
+        odd.mkdir()
+    elif wrong == "fifo":
+        os.mkfifo(odd)
+    elif wrong == "missing":
+        staged.rmdir()
+    else:
+        staged = tmp_path / "staged link"
+        staged.symlink_to(tmp_path / "staged")
+    with pytest.raises(directory.NotStaged):
+        directory.create(root, RUN_ID, spec(), {}, summary(), str(staged))
+    assert names(root) == []
+    assert secret.read_text() == "not yours"
+
+
+def test_a_relative_folder_is_not_taken_for_inputs(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a client's folder is does not depend on where this process happens to stand."""
+    (tmp_path / "staged").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(directory.NotStaged, match="absolute"):
+        directory.create(root, RUN_ID, spec(), {}, summary(), "staged")
+
+
+def test_a_folder_of_another_user_takes_no_runs(root: Path) -> None:
+    """Run directories are made in a folder of one's own or not at all."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    root.mkdir(parents=True)
+    os.chown(root, 12345, 12345)
+    with pytest.raises(PermissionError):
+        make(root)
+    assert "belongs to another user" in str(directory.scan(root).troubles[0])
+
+
+# -- attempts --------------------------------------------------------------------------------------
+
+
+def test_an_attempt_has_its_own_copies_of_the_programs(run: Path, attempt: Path) -> None:
+    """Launch facts, programs and the cell's body are there, byte for byte, under their names."""
+    here = Path(directory.__file__).parent
+    assert attempt == run / "attempts" / "1"
+    assert names(attempt) == ["cell.py", "launch.json", "supervisor.py", "worker.py"]
+    assert (attempt / "worker.py").read_bytes() == (here / "cell.py").read_bytes()
+    assert (attempt / "supervisor.py").read_bytes() == (here / "supervisor.py").read_bytes()
+    assert (attempt / "cell.py").read_text() == "x = 1\n"
+    assert directory.launch_of(attempt) == {"attempt": 1, "fence": 7}
+    assert "cell.py" not in names(directory.create_attempt(run, 2, {"attempt": 2}))
+    assert names(run / "attempts") == ["1", "2"]
+
+
+def test_an_attempt_that_never_began_is_made_anew(run: Path, attempt: Path) -> None:
+    """The same attempt may be prepared again as long as nothing of it has run."""
+    directory.create_attempt(run, 1, {"attempt": 1, "fence": 8})
+    assert (directory.launch_of(attempt) or {})["fence"] == 8
+
+
+@pytest.mark.parametrize("trace", ["tree.json", "outcome.json", "_DONE"])
+def test_an_attempt_that_began_is_never_replaced(run: Path, attempt: Path, trace: str) -> None:
+    """What a supervisor has written is kept, and a second start of the attempt is refused."""
+    (attempt / trace).write_text("")
+    with pytest.raises(FileExistsError):
+        directory.create_attempt(run, 1, {"attempt": 1, "fence": 8})
+    assert (directory.launch_of(attempt) or {})["fence"] == 7
+    assert names(run / "attempts") == ["1"]
+
+
+def test_the_outcome_stands_once_it_is_done(attempt: Path) -> None:
+    """Without ``_DONE`` an attempt has not ended; with it, its outcome is what was written."""
+    (attempt / "outcome.json").write_text(json.dumps({"end": END}))
+    assert directory.outcome_of(attempt) is None
+    (attempt / "_DONE").touch()
+    assert directory.outcome_of(attempt) == {"end": END, "kill": None}
+
+
+def test_an_outcome_written_for_a_dead_supervisor_is_read_like_its_own(attempt: Path) -> None:
+    """The run side can write the end of an attempt whose supervisor left none."""
+    outcome = {"end": END, "kill": {"means": "sweep", "ms": 3, "survivors": []}}
+    directory.write_outcome(attempt, outcome)
+    assert directory.outcome_of(attempt) == outcome
+
+
+@pytest.mark.parametrize(
+    "torn", [None, b"", b"{", b"[]", b'{"end": 1}', b'{"end": {"outcome": "fine"}}', b"\xff\xfe"]
+)
+def test_a_torn_outcome_is_lost_and_put_aside(attempt: Path, torn: bytes | None) -> None:
+    """An end that cannot be read is ``lost`` with the reason, and the file is kept for a look."""
+    (attempt / "_DONE").touch()
+    if torn is not None:
+        (attempt / "outcome.json").write_bytes(torn)
+    found = directory.outcome_of(attempt) or {}
+    assert found["end"]["outcome"] == "lost"
+    assert "cannot be read" in found["end"]["reason"]
+    aside = [name for name in names(attempt) if name.startswith("outcome.json.torn-")]
+    assert len(aside) == (0 if torn is None else 1)
+
+
+def test_a_tree_counts_only_in_the_boot_it_was_written_in(attempt: Path) -> None:
+    """Supervisor and processes are read for this boot, and odd entries among them are left out."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    tree = {"boot_id": boot_id, "supervisor": [70, 7], "tree": [[71, 8], [1, 1], ["x"], 3, [72, 9]]}
+    assert (directory.supervisor_of(attempt), directory.tree_of(attempt)) == (None, ())
+    (attempt / "tree.json").write_text(json.dumps(tree))
+    assert directory.supervisor_of(attempt) == (70, 7)
+    assert directory.tree_of(attempt) == ((71, 8), (72, 9))
+    (attempt / "tree.json").write_text(json.dumps({**tree, "boot_id": "another"}))
+    assert (directory.supervisor_of(attempt), directory.tree_of(attempt)) == (None, ())
+
+
+def test_a_stop_says_its_reason(attempt: Path) -> None:
+    """The reason of a stop is on the disk, whole, where the supervisor looks for it."""
+    directory.write_stop(attempt, {"reason": "evicted", "at": 5.0})
+    assert json.loads((attempt / "stop.json").read_bytes()) == {"reason": "evicted", "at": 5.0}
+
+
+def test_episodes_are_read_over_all_attempts(run: Path) -> None:
+    """Lines of all attempts come in order with their attempt; what is no line is left out."""
+    for number in (2, 10, 1):
+        path = directory.create_attempt(run, number, {})
+        line = json.dumps({"event": "episode", "index": number})
+        (path / "episodes.jsonl").write_text(f'{line}\n[1]\n{{"event": "epi')
+    found = directory.read_episodes(run)
+    assert [(line["attempt"], line["index"]) for line in found] == [(1, 1), (2, 2), (10, 10)]
+
+
+def test_a_summary_gets_the_runs_own_words(attempt: Path) -> None:
+    """Error, warnings and the end of the output are taken from what the run has told."""
+    error = {"ename": "ValueError", "evalue": "no", "traceback": ["line"]}
+    events: list[dict[str, Any]] = [
+        {"event": "display", "data": {}},
+        {"event": "warning", "text": "one"},
+        {"event": "error", **error},
+    ]
+    (attempt / "display.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n{")
+    (attempt / "output.log").write_text("the end")
+    told = directory.told_by_run(attempt)
+    assert told == {"error": error, "warnings": ["one"], "output_tail": "the end"}
+    (attempt / "display.jsonl").unlink()
+    assert directory.told_by_run(attempt)["error"] is None
+
+
+# -- output ----------------------------------------------------------------------------------------
+
+
+def test_output_is_read_from_any_byte(attempt: Path) -> None:
+    """Reading piece by piece gives all of it once; the tail is its last 64 KiB."""
+    text = "".join(f"line {i} äöü €\n" for i in range(10_000))
+    (attempt / "output.log").write_text(text)
+    pieces, at = [], 0
+    while True:
+        piece, following = directory.read_output(attempt, at, 1000)
+        if not piece:
+            break
+        pieces.append(piece)
+        assert following <= at + 1000
+        at = following
+    assert "".join(pieces) == text
+    assert at == len(text.encode())
+    tail, end = directory.read_output(attempt)
+    assert end == at
+    assert text.endswith(tail)
+    assert 64 * 1024 - 3 <= len(tail.encode()) <= 64 * 1024
+    assert directory.output_tail(attempt) == tail
+    (attempt / "output.log").write_text("€" * 50_000)  # three bytes each: the cut is inside one
+    assert set(directory.output_tail(attempt)) == {"€"}
+
+
+def test_output_that_is_not_there_is_empty(attempt: Path) -> None:
+    """No output yet, a position past the end, and a link in its place all read as nothing."""
+    assert directory.read_output(attempt, 5) == ("", 5)
+    assert directory.output_tail(attempt) == ""
+    (attempt / "output.log").write_text("abc")
+    assert directory.read_output(attempt, 99) == ("", 3)
+    (attempt / "output.log").unlink()
+    (attempt / "output.log").symlink_to("/etc/passwd")
+    assert directory.read_output(attempt, 0) == ("", 0)
+
+
+def test_a_character_is_never_cut_in_two(attempt: Path) -> None:
+    """A character that is still being written comes with the next read; odd bytes pass."""
+    log = attempt / "output.log"
+    log.write_bytes("a€".encode()[:-1])
+    assert directory.read_output(attempt, 0) == ("a", 1)
+    log.write_bytes("a€b".encode())
+    assert directory.read_output(attempt, 1) == ("€b", 5)
+    log.write_bytes(b"a\xff\xc3(b")
+    assert directory.read_output(attempt, 0) == ("a\ufffd\ufffd(b", 5)
+
+
+def test_offsets_go_on_after_a_long_log_has_lost_its_beginning(attempt: Path) -> None:
+    """Bytes are counted from the first that was ever printed; what is gone is skipped."""
+    note = b"[gpugate: the first 1000 bytes are gone]\n"
+    (attempt / "output.log").write_bytes(note + b"the rest\n")
+    assert directory.read_output(attempt, 1000) == ("the rest\n", 1009)
+    assert directory.read_output(attempt, 1009) == ("", 1009)
+    assert directory.read_output(attempt, 10) == ((note + b"the rest\n").decode(), 1009)
+
+
+# -- at start-up -----------------------------------------------------------------------------------
+
+
+def test_runs_are_found_in_the_order_of_their_submission(root: Path) -> None:
+    """All runs come back as they were written, the oldest first, without any trouble."""
+    ids = [f"20260102-030405-aaaa{letter}" for letter in "abc"]
+    for run_id, submitted in zip(ids, (3.0, 1.0, 2.0), strict=True):
+        make(root, run_id, submitted=submitted)
+    scan = directory.scan(root)
+    assert [found.run_id for found in scan.runs] == [ids[1], ids[2], ids[0]]
+    assert scan.runs[0].path == root / ids[1]
+    assert scan.runs[0].spec == spec(ids[1], submitted=1.0)
+    assert scan.runs[0].summary == summary(ids[1], submitted=1.0)
+    assert scan.troubles == ()
+
+
+def test_a_scan_of_nothing_is_empty(root: Path) -> None:
+    """A user without runs has none, and no trouble."""
+    assert directory.scan(root) == directory.Scan((), ())
+
+
+def test_a_torn_summary_is_made_up_from_the_attempts(root: Path, run: Path) -> None:
+    """The run is found with its newest attempt, and the torn file is kept beside."""
+    for number in (1, 2, 10):
+        directory.create_attempt(run, number, {})
+    (run / "summary.json").write_text('{"run_id": "20')
+    scan = directory.scan(root)
+    assert scan.runs[0].summary == summary(status="active", attempt=10)
+    assert scan.runs[0].attempt == directory.newest_attempt(run) == 10
+    (trouble,) = scan.troubles
+    assert trouble.moved_to is not None
+    assert trouble.moved_to.read_text() == '{"run_id": "20'
+    assert trouble.moved_to.parent == run
+
+
+def test_a_spec_that_its_reader_cannot_read_is_put_aside(root: Path, run: Path) -> None:
+    """A spec of the right form whose content makes the caller fail hides no other run."""
+    other = make(root, "20260102-030405-zzzzz", workers=2)
+    scan = directory.scan(root, lambda found: found["workers"])
+    assert [found.path for found in scan.runs] == [other]
+    assert not run.exists()
+    (trouble,) = scan.troubles
+    assert trouble.moved_to is not None
+    assert (trouble.moved_to / "spec.json").exists()
+    assert directory.scan(root, lambda found: found["workers"]).troubles == ()
+
+
+def test_what_is_no_run_is_moved_aside_and_named(root: Path, run: Path, tmp_path: Path) -> None:
+    """Files, links, pipes and folders of other names do not stay among the runs."""
+    target = tmp_path / "target"
+    target.mkdir()
+    (root / "notes.txt").write_text("mine")
+    (root / "20260102-030405-linkk").symlink_to(target)
+    (root / "20260102-030405-files").write_text("")
+    os.mkfifo(root / "20260102-030405-fifoo")
+    (root / "folder").mkdir()
+    (root / ".hidden").mkdir()
+    scan = directory.scan(root)
+    assert [found.path for found in scan.runs] == [run]
+    assert len(scan.troubles) == 5
+    assert names(root) == sorted([".hidden", ".quarantine", RUN_ID])
+    assert target.is_dir()
+    kept = [path.read_text() for path in (root / ".quarantine").glob("notes.txt.*")]
+    assert kept == ["mine"]
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder", "huge", "foreign", "unreadable link"])
+def test_a_spec_that_is_no_plain_file_of_ours_is_not_read(
+    root: Path, run: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link, pipe, folder, huge file or somebody else's file in the place of a spec is no spec."""
+    place, real = run / "spec.json", tmp_path / "spec.json"
+    place.rename(real)
+    if kind == "link":
+        place.symlink_to(real)
+    elif kind == "unreadable link":
+        place.symlink_to(place)
+    elif kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "huge":
+        place.write_bytes(real.read_bytes() + b" " * folder.RECORD_LIMIT)
+    else:
+        real.rename(place)
+        monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
+        monkeypatch.setattr(directory, "_make_root", lambda _: None)
+    scan = directory.scan(root)
+    assert scan.runs == ()
+    assert len(scan.troubles) == 1
+
+
+def test_drafts_of_killed_processes_are_cleared_away_when_they_are_old(root: Path) -> None:
+    """A half-made or half-removed run is never read; it goes once nobody can still be at it."""
+    make(root)
+    old, young = root / ".new-20260102-030405-olddd", root / ".gone-20260102-030405-young-1"
+    for path in (old, young):
+        path.mkdir()
+        (path / "spec.json").write_text("{")
+    past = time.time() - 2 * directory.ABANDONED_S
+    os.utime(old, (past, past))
+    scan = directory.scan(root)
+    assert [found.run_id for found in scan.runs] == [RUN_ID]
+    assert scan.troubles == ()
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_a_scan_tells_what_it_cannot_move(
+    root: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a read-only disk trouble is reported with what stays in place, and nothing is raised."""
+    (root / "stray").write_text("")
+    (run / "summary.json").write_text("")
+
+    def read_only(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "rename", read_only)
+    monkeypatch.setattr(Path, "rename", read_only)
+    scan = directory.scan(root)
+    assert [found.run_id for found in scan.runs] == [RUN_ID]
+    assert [trouble.moved_to for trouble in scan.troubles] == [None, None]
+    assert "left where it is" in str(scan.troubles[1])
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+def test_the_environment_goes_when_the_run_has_ended(run: Path) -> None:
+    """After the end no file of the run holds its environment; doing it twice is no error."""
+    directory.forget_environment(run)
+    directory.forget_environment(run)
+    assert not any(b"secret" in path.read_bytes() for path in run.rglob("*") if path.is_file())
+    assert json.loads((run / "spec.json").read_bytes()) == spec()
+
+
+def test_a_summary_is_replaced_whole(run: Path) -> None:
+    """The new summary is there, and a failed write leaves the old one and no draft."""
+    directory.write_summary(run, summary(status="ended", end="completed"))
+    assert json.loads((run / "summary.json").read_bytes())["end"] == "completed"
+    with pytest.raises(TypeError):
+        directory.write_summary(run, {"not": object()})
+    assert json.loads((run / "summary.json").read_bytes())["end"] == "completed"
+    assert names(run) == [
+        "attempts",
+        "env.json",
+        "inputs",
+        "spec.json",
+        "summary.json",
+    ]
+
+
+def test_a_removed_run_is_gone_and_its_links_lead_nowhere(
+    root: Path, run: Path, tmp_path: Path
+) -> None:
+    """Removing takes the directory alone; what a link in it points to stays."""
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "data").write_text("mine")
+    (run / "attempts" / "1").symlink_to(target)
+    directory.remove(run)
+    directory.remove(run)
+    assert names(root) == []
+    assert (target / "data").read_text() == "mine"
+
+
+def test_a_linked_attempt_is_not_followed(run: Path, tmp_path: Path) -> None:
+    """An attempt that is a link to elsewhere is neither read nor written."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "_DONE").touch()
+    (elsewhere / "outcome.json").write_text(json.dumps({"end": END}))
+    link = run / "attempts" / "1"
+    link.symlink_to(elsewhere)
+    assert directory.outcome_of(link) is None
+    with pytest.raises(OSError, match=r"Not a directory|symbolic"):
+        directory.write_stop(link, {"reason": "cancelled"})
+    assert not (elsewhere / "stop.json").exists()

@@ -1,0 +1,215 @@
+"""Random histories of a machine and its users; every invariant is checked at every step."""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.model import (
+    GB,
+    MB,
+    AttemptOutcome,
+    Fault,
+    Hints,
+    KernelProcess,
+    Setting,
+)
+from jupyter_gpugate.core.state import Traits
+from jupyter_gpugate.gate.simulation import Behaviour, Simulation, ramp
+from tests.naive import decide_one_by_one
+from tests.simulated import GPU_IS_LOST, CheckedSimulation, devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from jupyter_gpugate.core.decisions import Refusal
+    from jupyter_gpugate.core.state import GroupKey
+
+#: Parts that several workers can share.
+CHUNKS = 10
+TRAITS = Traits(head_after_s=40, watch_wait_s=30, linger_s=10, watch_slot_s=40, settle_s=10)
+
+
+@contextmanager
+def seed_on_failure(seed: int) -> Iterator[None]:
+    """Name the seed in whatever fails."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
+
+
+class History:
+    """One seed's worth of things that happen to a gate."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.simulation = CheckedSimulation(devices(2), TRAITS)
+        self.outsiders: list[object] = []
+        self.happenings: list[tuple[int, Callable[[], None]]] = [
+            (30, self.submit),
+            (6, self.cancel),
+            (6, self.outsider_comes),
+            (6, self.outsider_goes),
+            (2, self.kernel_loads),
+            (2, self.driver_hangs_or_returns),
+            (2, self.device_comes_or_goes),
+            (2, self.gate_is_killed),
+            (2, self.disk_fills_or_empties),
+            (1, self.clock_jumps),
+            (2, self.somebody_locks_or_unlocks),
+            (1, self.drain_or_not),
+        ]
+
+    def live(self, steps: int) -> None:
+        """Let so many seconds pass, with something happening in about half of them."""
+        weights = [weight for weight, _ in self.happenings]
+        for _ in range(steps):
+            if self.random.random() < 0.5:
+                self.random.choices(self.happenings, weights)[0][1]()
+            if self.simulation.journal.broken:
+                self.forget_unwritten()
+            self.simulation.step()
+
+    def submit(self) -> None:
+        dice, simulation = self.random, self.simulation
+        size = dice.choice([0, 1, 2, 4, 8, 14, 20]) * GB
+        name = f"eval{dice.randrange(6)}"
+        episodes = dice.choice([1, 10])
+        ends = [AttemptOutcome.COMPLETED] * 4 + [AttemptOutcome.FAILED, AttemptOutcome.OOM]
+        simulation.submit(
+            name,
+            Behaviour(
+                dice.uniform(3, 60),
+                ram=ramp(dice.randrange(100, 4000) * MB, over_s=dice.uniform(0, 5)),
+                vram=ramp(size, after_s=dice.uniform(0, 20), over_s=dice.uniform(0, 10)),
+                episodes=lambda s: int(s // 5),
+                outcome=dice.choice(ends),
+            ),
+            source=f"v{dice.randrange(2)}",
+            setting=Setting(workers=dice.choice([1, 1, 2]), episodes=episodes),
+            gpus=dice.choice([0, 1, 1, 1, 2]),
+            owner=dice.choice(["ada", "bob"]),
+            hints=Hints(vram_bytes=size or None) if dice.random() < 0.2 else Hints(),
+            exclusive=dice.random() < 0.1,
+            max_wait_s=dice.choice([None, None, 50.0]),
+        )
+
+    def cancel(self) -> None:
+        known = [*self.simulation.state.queue, *self.simulation.runs]
+        if known:
+            self.simulation.cancel(self.random.choice(known))
+
+    def outsider_comes(self) -> None:
+        holding = self.simulation.machine.spawn(ram_bytes=self.random.randrange(8) * GB)
+        holding.gpu_bytes[f"GPU-{self.random.randrange(2)}"] = self.random.randrange(6) * GB
+        self.outsiders.append(holding.key)
+
+    def outsider_goes(self) -> None:
+        if self.outsiders:
+            self.simulation.machine.kill(self.outsiders.pop())  # type: ignore[arg-type]
+
+    def kernel_loads(self) -> None:
+        holding = self.simulation.machine.spawn(ram_bytes=GB)
+        holding.gpu_bytes["GPU-0"] = GB
+        kernel = KernelProcess(holding.key, f"nb{holding.key.pid}.ipynb", "ada")
+        self.simulation.machine.kernels.append(kernel)
+        self.outsiders.append(holding.key)
+
+    def driver_hangs_or_returns(self) -> None:
+        machine = self.simulation.machine
+        machine.gpu_reader_since = None if machine.gpu_reader_since else self.simulation.now
+
+    def device_comes_or_goes(self) -> None:
+        machine = self.simulation.machine
+        if machine.missing or machine.faults:
+            machine.missing.clear()
+            machine.faults.clear()
+        elif self.random.random() < 0.5:
+            machine.missing.add("GPU-1")
+        else:
+            machine.faults["GPU-1"] = Fault(GPU_IS_LOST, "lost", self.simulation.now)
+
+    def gate_is_killed(self) -> None:
+        if not self.simulation.journal.broken:
+            self.simulation.restart()
+
+    def disk_fills_or_empties(self) -> None:
+        journal = self.simulation.journal
+        journal.broken = "" if journal.broken else "no space left on device"
+
+    def forget_unwritten(self) -> None:
+        """A submit that was refused was never acknowledged."""
+        for event in self.simulation.posted:
+            if isinstance(event, ev.Requested):
+                self.simulation.submitted.discard(event.request.run_id)
+
+    def clock_jumps(self) -> None:
+        self.simulation.step(self.random.choice([12.0, 600.0]))
+
+    def somebody_locks_or_unlocks(self) -> None:
+        state, now = self.simulation.state, self.simulation.now
+        if state.locks:
+            self.simulation.posted.append(ev.Unlocked(now, next(iter(state.locks))))
+        else:
+            self.simulation.posted.append(ev.Locked(now, "GPU-0", "bob", now + 30))
+
+    def drain_or_not(self) -> None:
+        draining = self.simulation.state.draining is None
+        self.simulation.posted.append(ev.DrainChanged(self.simulation.now, draining))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_no_history_breaks_an_invariant(chunk: int, soaking: bool) -> None:
+    """Whatever happens to machine, users and gate, no invariant is ever broken."""
+    for seed in range(chunk, 2000 if soaking else 100, CHUNKS):
+        with seed_on_failure(seed):
+            History(seed).live(500)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_equal_requests_share_the_verdict_they_would_get_one_by_one(
+    chunk: int, soaking: bool
+) -> None:
+    """The grouped walk grants, refuses and sets aside what the plain loop does."""
+    for seed in range(chunk, 400 if soaking else 60, CHUNKS):
+        with seed_on_failure(seed):
+            history = History(seed)
+            history.live(30)
+            for _ in range(20):
+                history.submit()
+            compare_with_one_by_one(history.simulation)
+
+
+def compare_with_one_by_one(simulation: Simulation) -> None:
+    """Of equal requests the first one refused speaks for all that follow."""
+    turn = Simulation.step(simulation)
+    asked = (turn.decided, turn.happened.sample, turn.at)
+    grants, refusals, earmarks = decide_one_by_one(*asked)
+    decisions = decide(*asked)
+    assert decisions.grants == grants
+    assert decisions.earmarks == earmarks
+    first: dict[GroupKey, Refusal] = {}
+    for run_id, refusal in refusals.items():
+        first.setdefault(turn.decided.queue[run_id].key, refusal)
+    assert decisions.refusals == first
+
+
+def test_the_decision_changes_nothing_that_it_was_given() -> None:
+    """Deciding twice gives the same answer, and the state is as it was."""
+    history = History(7)
+    history.live(60)
+    simulation = history.simulation
+    sample = simulation.machine.sample(simulation.now)
+    before = repr(simulation.state)
+    once = decide(simulation.state, sample, simulation.now)
+    assert decide(simulation.state, sample, simulation.now) == once
+    assert repr(simulation.state) == before

@@ -1,0 +1,454 @@
+"""The parts of a supervisor by themselves: processes, memory, files, environment, evidence."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpugate.runs import supervisor as sv
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """Give a child that does nothing."""
+    with subprocess.Popen(["sleep", "600"]) as child:
+        yield child
+        child.kill()
+
+
+# -- processes
+
+
+def proc_of(pid: int) -> sv.Proc:
+    """Identify a process that is there."""
+    one = sv.process(pid)
+    assert one is not None
+    return one
+
+
+@pytest.mark.parametrize("has_lists", [True, False])
+def test_children_of_every_thread_are_descendants(
+    has_lists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process started by a thread that is not the main one is found, by either way of looking."""
+    monkeypatch.setattr(os.path, "exists", lambda _: has_lists)
+    children: list[subprocess.Popen[bytes]] = []
+    done = threading.Event()
+
+    def start_and_stay() -> None:
+        children.append(subprocess.Popen(["sleep", "600"]))
+        started.set()
+        done.wait()
+
+    started = threading.Event()
+    thread = threading.Thread(target=start_and_stay)
+    thread.start()
+    started.wait()
+    try:
+        found = list(sv.descendants(os.getpid()))
+        assert proc_of(children[0].pid) in found
+    finally:
+        done.set()
+        thread.join()
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def test_a_pid_that_means_another_process_by_now_is_not_signalled(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    """A signal reaches only the process whose start ticks were remembered."""
+    one = proc_of(sleeper.pid)
+    stranger = sv.Proc(one.pid, one.ticks - 1)
+    assert not sv.send(stranger, signal.SIGKILL)
+    assert sleeper.poll() is None
+    assert sv.send(one, signal.SIGKILL)
+    assert sleeper.wait() == -signal.SIGKILL
+    assert not sv.send(one, signal.SIGKILL)
+
+
+def test_signals_go_without_pidfd_too(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Python built without pidfd signals by pid, after the same look at the start ticks."""
+    monkeypatch.delattr(os, "pidfd_open")
+    one = proc_of(sleeper.pid)
+    assert not sv.send(sv.Proc(one.pid, one.ticks + 1), signal.SIGKILL)
+    assert sv.send(one, signal.SIGKILL)
+    assert sleeper.wait() == -signal.SIGKILL
+
+
+def test_what_nobody_has_waited_for_is_not_alive(sleeper: subprocess.Popen[bytes]) -> None:
+    """A zombie still has its pid and ticks, and is dead all the same."""
+    one = proc_of(sleeper.pid)
+    assert sv.is_alive(one)
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert proc_of(sleeper.pid) == one
+    assert not sv.is_alive(one)
+
+
+def test_the_whole_tree_is_known_before_anybody_is_told_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A parent that dies at once must not hide its children from the same SIGTERM."""
+    steps: list[str] = []
+
+    def walk(_: int) -> Iterator[sv.Proc]:
+        yield sv.Proc(1, 1)
+        steps.append("parent seen")
+        yield sv.Proc(2, 2)
+        steps.append("child seen")
+
+    monkeypatch.setattr(sv, "descendants", walk)
+    monkeypatch.setattr(sv, "send", lambda one, number: steps.append(f"{one.pid} {number:d}"))
+    sv.Stopping(0, 10.0, None, begin_at=0.0).advance(0.0)
+    assert steps[:2] == ["parent seen", "child seen"]
+    told = [f"{pid} {number:d}" for pid in (1, 2) for number in (signal.SIGTERM, signal.SIGCONT)]
+    assert sorted(steps[2:]) == sorted(told)
+
+
+def test_only_carriers_of_the_very_tag_are_found() -> None:
+    """Sweeping looks for the whole tag: a longer run id that begins alike is another run."""
+    with contextlib.ExitStack() as stack:
+        own, other = (
+            stack.enter_context(subprocess.Popen(["sleep", "600"], env={"GPUGATE_RUN_ID": name}))
+            for name in ("a-run", "a-run-more")
+        )
+        stack.callback(own.kill)
+        stack.callback(other.kill)
+        found = [one.pid for one in sv.carriers(b"GPUGATE_RUN_ID=a-run")]
+        assert found == [own.pid]
+
+
+# -- memory
+
+
+def reading(held: int, resident: int) -> sv.Reading:
+    """Make an exact reading from MB."""
+    return sv.Reading(held * MB, 0, resident * MB, exact=True)
+
+
+@pytest.fixture
+def show(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[int, sv.Reading]], None]:
+    """Let every reading show these processes."""
+
+    def set_processes(processes: dict[int, sv.Reading]) -> None:
+        monkeypatch.setattr(sv, "read_memory", processes.get)
+
+    return set_processes
+
+
+Show = Callable[[dict[int, sv.Reading]], None]
+
+
+def test_the_peak_is_the_greatest_sum_not_the_sum_of_the_greatest(show: Show) -> None:
+    """Two processes that are large one after the other were never large together."""
+    meter = sv.RamMeter()
+    show({1: reading(500, 510), 2: reading(10, 20)})
+    meter.read([1, 2], 0.0)
+    show({1: reading(10, 20), 2: reading(400, 410)})
+    meter.read([1, 2], 5.0)
+    assert meter.held == 410 * MB
+    assert meter.peak == 510 * MB
+
+
+def test_what_a_process_held_unseen_is_added_to_what_was_seen(show: Show) -> None:
+    """The mark of an ended process counts beyond its own resident size, mapped files left out."""
+    meter = sv.RamMeter()
+    show({1: reading(100, 150)})
+    meter.read([1], 0.0)
+    meter.ended(1, 250 * MB, had_children=False)
+    assert meter.peak == 200 * MB
+
+
+def test_workers_that_end_together_were_held_together(show: Show) -> None:
+    """Marks of processes that end between two readings add up; a later process starts anew."""
+    meter = sv.RamMeter()
+    show({1: reading(5, 10), 2: reading(5, 10)})
+    meter.read([1, 2], 0.0)
+    meter.ended(1, 210 * MB, had_children=False)
+    meter.ended(2, 310 * MB, had_children=False)
+    assert meter.peak == 510 * MB
+    show({3: reading(300, 310)})
+    meter.read([3], 5.0)
+    assert meter.peak == 510 * MB
+
+
+def test_the_mark_of_a_child_is_not_counted_for_its_parent_again(show: Show) -> None:
+    """A shell whose large child was read does not count as large itself."""
+    meter = sv.RamMeter()
+    show({1: reading(1, 3), 2: reading(800, 810)})
+    meter.read([1, 2], 0.0)
+    meter.ended(1, 810 * MB, had_children=True)
+    assert meter.peak == 801 * MB
+
+
+def test_a_process_that_was_never_read_counts_by_its_mark(show: Show) -> None:
+    """A run that is over before its first reading has its mark for a peak."""
+    meter = sv.RamMeter()
+    show({})
+    meter.ended(1, 64 * MB, had_children=False)
+    assert meter.peak == 64 * MB
+
+
+def test_a_reading_of_this_process_tells_files_from_memory() -> None:
+    """Pages of a mapped file are shown as mapped; touched memory is held."""
+    before = sv.read_memory(os.getpid())
+    assert before is not None
+    assert before.exact
+    ballast = bytearray(40 * MB)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+    after = sv.read_memory(os.getpid())
+    assert after is not None
+    assert after.held - before.held == pytest.approx(40 * MB, rel=0.1)
+    assert abs(after.mapped - before.mapped) < 5 * MB
+
+
+def test_without_a_rollup_resident_less_shared_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the kernel shows no rollup the meter falls back, and the peak says so."""
+    real = open
+
+    def without_rollup(path: Any, *rest: Any, **more: Any) -> Any:
+        if str(path).endswith("smaps_rollup"):
+            raise PermissionError(path)
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr("builtins.open", without_rollup)
+    meter = sv.RamMeter()
+    meter.read([os.getpid()], 0.0)
+    assert not meter.exact
+    assert meter.held == pytest.approx(sv.glance([os.getpid()])[1], rel=0.1)
+
+
+def test_readings_never_cost_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reading that takes a second is not repeated within the fifty that it may cost."""
+    times = iter([100.0, 101.0])
+    monkeypatch.setattr(sv, "boot_time", lambda: next(times))
+    monkeypatch.setattr(sv, "read_memory", lambda _: reading(1, 2))
+    meter = sv.RamMeter()
+    meter.read([1], 100.0)
+    meter.want()
+    assert meter.due_at == 100.0 + 1.0 / sv.SHARE
+
+
+# -- files
+
+
+def test_lines_of_several_workers_stay_whole() -> None:
+    """A line is written once it is complete, with its worker before it, progress bars too."""
+    lines = sv.Lines(b"[3] ")
+    assert lines.feed(b"one\ntw", ended=False) == b"[3] one\n"
+    assert lines.feed(b"o\n10%\r20%", ended=False) == b"[3] two\n[3] 10%\r"
+    assert lines.feed(b"", ended=True) == b"[3] 20%\n"
+
+
+def test_a_line_without_an_end_is_not_held_back_for_ever() -> None:
+    """A very long line comes out in pieces instead of filling the memory."""
+    lines = sv.Lines(b"[0] ")
+    assert lines.feed(b"x" * (sv.CHUNK + 1), ended=False) == b"[0] " + b"x" * (sv.CHUNK + 1) + b"\n"
+
+
+def test_one_worker_prints_as_it_is() -> None:
+    """Without a prefix nothing is changed and nothing is held back."""
+    assert sv.Lines(b"").feed(b"half a li", ended=False) == b"half a li"
+
+
+def test_output_past_the_cap_keeps_its_newest_part(tmp_path: Path) -> None:
+    """The older half gives way to one line that says how many bytes are gone, to the byte."""
+    log = sv.OutputLog(str(tmp_path / "output.log"), cap=10_000)
+    written = b"".join(b"line %05d\n" % number for number in range(5_000))
+    for at in range(0, len(written), 700):
+        log.write(written[at : at + 700])
+        assert (tmp_path / "output.log").stat().st_size <= 10_000
+    note, _, tail = (tmp_path / "output.log").read_bytes().partition(b"\n")
+    assert written.endswith(tail)
+    assert tail.startswith(b"line ")
+    assert len(tail) > 4_000
+    assert note == b"[gpugate: the first %d bytes are gone]" % (len(written) - len(tail))
+
+
+def test_a_full_disk_never_tears_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that the disk takes only half is taken back, and written whole once there is room."""
+    path = tmp_path / "episodes.jsonl"
+    records = sv.Records(str(path), float("inf"), durable=True)
+    records.add(b'{"index": 0}')
+    records.write()
+    real = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda fd, data: real(fd, data[: len(data) // 2]))
+        records.add(b'{"index": 1}')
+        records.write()
+    assert path.read_bytes() == b'{"index": 0}\n'
+    records.write()
+    assert path.read_bytes() == b'{"index": 0}\n{"index": 1}\n'
+
+
+def test_displays_stop_at_their_cap(tmp_path: Path) -> None:
+    """Lines beyond the cap are dropped whole."""
+    records = sv.Records(str(tmp_path / "display.jsonl"), 25, durable=False)
+    for line in (b'"123456789"', b'"1234567890123"', b'"12345"'):
+        records.add(line)
+    records.write()
+    assert (tmp_path / "display.jsonl").read_bytes() == b'"123456789"\n"12345"\n'
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    """A failed write leaves the old file as it was."""
+    path = tmp_path / "outcome.json"
+    sv.write_whole(str(path), b"old")
+    with pytest.raises(TypeError):
+        sv.write_whole(str(path), "no bytes")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+
+
+# -- the environment of a worker
+
+
+def launch(**fields: Any) -> dict[str, Any]:
+    """Make what an environment depends on."""
+    blank = {"run_id": "r", "attempt": 2, "workers": 2, "devices": [], "caps": {}}
+    return {**blank, "device_totals": {}, **fields}
+
+
+def test_a_worker_is_tagged_and_sees_its_devices_only() -> None:
+    """The run's own environment passes, under the tags, the devices by UUID and the cap's share."""
+    told = launch(devices=["GPU-a", "GPU-b"], caps={"GPU-a": 100, "GPU-b": 300})
+    found = sv.worker_environment(told, {"KEY": "mine", "CUDA_VISIBLE_DEVICES": "7"}, 1)
+    assert found["KEY"] == "mine"
+    assert found["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert found["PYTHONUNBUFFERED"] == "1"
+    assert (found["GPUGATE_RUN_ID"], found["GPUGATE_ATTEMPT"]) == ("r", "2")
+    assert (found["GPUGATE_WORKER"], found["GPUGATE_WORKERS"]) == ("1", "2")
+    assert json.loads(found["GPUGATE_CAPS"]) == {"GPU-a": 50, "GPU-b": 150}
+
+
+def test_a_run_without_devices_sees_none() -> None:
+    """No device means an empty mask, which is not the same as no mask, and no framework is told."""
+    found = sv.worker_environment(launch(), {"CUDA_VISIBLE_DEVICES": "0"}, 0)
+    assert found["CUDA_VISIBLE_DEVICES"] == ""
+    assert not [name for name in found if name.startswith(("XLA_", "TF_"))]
+
+
+def test_frameworks_are_told_the_cap_of_one_worker() -> None:
+    """The fraction is the smallest share of a device that one worker may use."""
+    told = launch(
+        devices=["GPU-a", "GPU-b"],
+        caps={"GPU-a": 800, "GPU-b": 500},
+        device_totals={"GPU-a": 1000, "GPU-b": 1000},
+    )
+    found = sv.worker_environment(told, {}, 0)
+    assert found["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+    assert float(found["XLA_PYTHON_CLIENT_MEM_FRACTION"]) == 0.25
+    assert found["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+
+
+def test_the_users_own_framework_settings_stand() -> None:
+    """What the user has set is merged with, never replaced."""
+    own = {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "true",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": ".9",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "false",
+    }
+    told = launch(devices=["G"], caps={"G": 8}, device_totals={"G": 10})
+    found = sv.worker_environment(told, own, 0)
+    assert {name: found[name] for name in own} == own
+
+
+# -- evidence
+
+
+@pytest.mark.behaviour(154)
+@pytest.mark.parametrize(
+    ("code", "event", "kills", "shm_full", "expected"),
+    [
+        (3, None, 0, False, ("failed", "exit 3", None, "")),
+        (3, None, 5, True, ("failed", "exit 3", None, "")),
+        (-9, None, 0, False, ("failed", "signal SIGKILL", None, "")),
+        (-9, None, 1, False, ("oom", "signal SIGKILL", "ram", "host_oom_killer")),
+        (137, None, 1, False, ("oom", "exit 137", "ram", "host_oom_killer")),
+        (-7, None, 0, False, ("failed", "signal SIGBUS", None, "")),
+        (-7, None, 1, True, ("oom", "signal SIGBUS", "shm", "shm_full")),
+        (-11, None, 1, True, ("failed", "signal SIGSEGV", None, "")),
+        (
+            1,
+            {"event": "oom", "resource": "vram", "evidence": "own_cap"},
+            0,
+            False,
+            ("oom", "exit 1", "vram", "own_cap"),
+        ),
+        (
+            1,
+            {"event": "oom", "resource": "ram", "evidence": "memory_error"},
+            0,
+            False,
+            ("oom", "exit 1", "ram", "memory_error"),
+        ),
+        (1, {"event": "oom", "resource": "time"}, 0, False, ("failed", "exit 1", None, "")),
+    ],
+)
+def test_a_failure_is_called_oom_by_evidence_only(
+    code: int,
+    event: dict[str, Any] | None,
+    kills: int,
+    shm_full: bool,
+    expected: tuple[str, str, str | None, str],
+) -> None:
+    """The exit alone says nothing: a kill needs the kernel's count, a bus error a full /dev/shm."""
+    found = sv.classify(code, event, kills=kills, shm_full=shm_full)
+    names = ("outcome", "reason", "oom_resource", "oom_evidence")
+    blank = {"oom_resource": None, "oom_evidence": ""}
+    assert tuple({**blank, **found}[name] for name in names) == expected
+    assert found["exit_code"] == code
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    """Real-time signals have no name of their own."""
+    found = sv.classify(-40, None, kills=0, shm_full=False)
+    assert found["reason"] == "signal 40"
+
+
+def test_kills_are_counted_by_the_kernel() -> None:
+    """The count of out-of-memory kills can be read on this machine, whatever its cgroups."""
+    assert sv.oom_kills() >= 0
+
+
+def test_a_workers_figures_are_not_trusted() -> None:
+    """What is not {uuid: bytes} is left out, and what is adds up by device."""
+    assert sv.bytes_by_device({"a": 1, "b": -1, "c": True, "d": "9", "e": 2.5}) == {"a": 1}
+    assert sv.bytes_by_device([1]) == {}
+    assert sv.summed([{"a": 1, "b": 2}, {"a": 3}]) == {"a": 4, "b": 2}
+
+
+# -- the gate
+
+
+def test_a_gate_that_is_away_is_asked_less_and_less_often(tmp_path: Path) -> None:
+    """Failures double the wait up to five seconds, with jitter; an answer ends it."""
+    answered = threading.Event()
+    link = sv.GateLink(str(tmp_path / "nobody.sock"), answered.set)
+    now, waits = 0.0, []
+    for _ in range(7):
+        assert link.ask("heartbeat", dict, now)
+        assert not link.ask("heartbeat", dict, now)  # one at a time
+        assert answered.wait(60)
+        answered.clear()
+        assert link.take(now) == ("heartbeat", 0, {})
+        assert not link.ask("heartbeat", dict, now)
+        waits.append(link._not_before - now)
+        now = link._not_before
+    limits = [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert all(limit / 2 <= wait <= limit for wait, limit in zip(waits, limits, strict=True))
