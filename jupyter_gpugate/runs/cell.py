@@ -172,12 +172,16 @@ def _portable(value: Any) -> Any:
     """
     torch, jax, cupy = (sys.modules.get(name) for name in ("torch", "jax", "cupy"))
     if torch is not None:
+        storages = (
+            getattr(torch.storage, "TypedStorage", ()),
+            getattr(torch, "UntypedStorage", ()),
+        )
         if type(value) is torch.Tensor and not value.requires_grad:
             # Kinds that NumPy has not, such as bfloat16 or sparse, take torch's own way.
             with contextlib.suppress(TypeError, RuntimeError):
                 return torch.from_numpy, (value.cpu().resolve_conj().resolve_neg().numpy(),)
-        elif isinstance(value, (torch.storage.TypedStorage, torch.UntypedStorage)):
-            return NotImplemented if value.device.type == "cpu" else value.cpu().__reduce__()
+        elif isinstance(value, storages) and value.device.type != "cpu":
+            return value.cpu().__reduce__()
     if jax is not None and isinstance(value, jax.Array):
         return sys.modules["numpy"].asarray(value).__reduce_ex__(PROTOCOL)
     if cupy is not None and isinstance(value, cupy.ndarray):
@@ -348,22 +352,29 @@ def resumable(attempt: Attempt, events: Events) -> dict[int, Path]:
     It goes on only if every finished episode kept a value and nothing else is carried from one
     episode to the next.
     """
-    before = attempt.launch["resume_from"]
-    if before is None:
-        return {}
     found: dict[int, Path] = {}
-    unkept = False
+    reason = ""
+    try:
+        for folder in _earlier(attempt):
+            found = {**kept_files(folder / "episodes"), **found}
+            if (folder / "episodes" / "unkept").exists():
+                reason = "an episode ended without `keep`"
+    except (OSError, ValueError, KeyError) as error:
+        reason = f"an earlier attempt cannot be read: {_said(error)}"
+    if found and not reason:
+        reason = carried(ast.parse(attempt.source()))
+    if reason and attempt.worker == 0:
+        events.warn(f"the run starts again at episode 0: {reason}")
+    return {} if reason else found
+
+
+def _earlier(attempt: Attempt) -> Iterator[Path]:
+    """Yield the attempts that this one goes on from, the newest first."""
+    before = attempt.launch["resume_from"]
     while before is not None:
         folder = attempt.run / before
-        found = {**kept_files(folder / "episodes"), **found}
-        unkept = unkept or (folder / "episodes" / "unkept").exists()
+        yield folder
         before = _read_json(folder / "launch.json")["resume_from"]
-    reason = "an episode ended without `keep`" if unkept else carried(ast.parse(attempt.source()))
-    if reason:
-        if attempt.worker == 0:
-            events.warn(f"the run starts again at episode 0: {reason}")
-        return {}
-    return found
 
 
 # -- whether a loop carries anything but kept values -----------------------------------------------

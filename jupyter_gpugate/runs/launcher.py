@@ -26,7 +26,7 @@ from jupyter_gpugate.runs.processes import ProcessName, ended, kill_all, send
 from jupyter_gpugate.runs.record import ACTIVE, ENDED, QUEUED, Record, Refused
 from jupyter_gpugate.runs.requests import request_of, spec_of
 from jupyter_gpugate.runs.sources import SourceReader
-from jupyter_gpugate.runs.starting import begin, supervisor_of
+from jupyter_gpugate.runs.starting import begin, granted_part, launch_of, supervisor_of
 
 #: A supervisor that has not ended this long after its grace is over is itself killed.
 OVERTIME_S = 15.0
@@ -68,18 +68,16 @@ class Launcher:
 
     async def start(self) -> None:
         """Take up what is on the disk: adopt, finish or queue again, oldest first."""
-        found = await asyncio.to_thread(directory.scan, self._runs)
+        found = await asyncio.to_thread(directory.scan, self._runs, self._request_of)
         for trouble in found.troubles:
             self._log.warning("%s", trouble)
         for run in found.runs:
-            self._remember(
-                Record(
-                    run.run_id, run.path, run.spec, run.summary, request_of(run.spec, self._owner)
-                )
-            )
+            summary = {**run.summary, "attempt": run.attempt}
+            request = self._request_of(run.spec)
+            self._remember(Record(run.run_id, run.path, run.spec, summary, request))
         await self._register()
         for record in list(self._records.values()):
-            if record.status == ACTIVE or (record.status == QUEUED and record.attempt):
+            if record.status != ENDED and record.attempt:
                 await self._adopt(record)
         self._presence = asyncio.create_task(self._be_present())
 
@@ -146,6 +144,8 @@ class Launcher:
             await asyncio.to_thread(
                 directory.create, self._runs, run_id, spec, environ, summary, spec["staged"]
             )
+        except directory.NotStaged as error:
+            raise Refused(400, "bad_request", f"inputs: {error}", field="inputs") from None
         except OSError as error:
             raise Refused(
                 503, "disk", f"the run directory cannot be written: {error.strerror}"
@@ -178,6 +178,9 @@ class Launcher:
                 field="source",
                 **wrong,
             )
+        if source.get("error"):
+            field = "argv" if spec["kind"] == "program" else "source"
+            raise Refused(400, "bad_request", f"{field}: {source['error']}", field=field)
         if source.get("magic_lines"):
             line = source["magic_lines"][0]
             raise Refused(
@@ -222,6 +225,9 @@ class Launcher:
             self._spawn(self._mind_kernel(record))
 
     # -- the gate's news ------------------------------------------------------------------------
+
+    def _request_of(self, spec: Mapping[str, Any]) -> Request:
+        return request_of(spec, self._owner)
 
     async def _register(self) -> None:
         unfinished = [r for r in self._records.values() if r.status != ENDED]
@@ -298,17 +304,11 @@ class Launcher:
     async def _run(self, record: Record, grant: Grant) -> None:
         """Start an attempt and see it through."""
         record.fence = grant.fence
-        record.summary.update(
-            status=ACTIVE,
-            attempt=grant.attempt,
-            devices=list(grant.devices),
-            charges=dict(grant.charges),
-            basis=to_json(grant.basis),
-            caps=dict(grant.caps),
-            enforcement=grant.enforcement.value,
-        )
+        launch = launch_of(record, grant, self._socket, self._grace_s)
+        # On disk, an attempt's launch.json is what makes a run active.
+        record.summary = {**record.summary, "status": ACTIVE, **granted_part(launch)}
         try:
-            record.supervisor = await begin(record, grant, self._socket, self._grace_s)
+            record.supervisor = await begin(record, grant.attempt, launch)
         except OSError as error:
             reason = f"cannot be started: {error.strerror or error}"
             body = {
@@ -326,6 +326,7 @@ class Launcher:
         """Go on with an attempt of an earlier process of this user."""
         launch = await asyncio.to_thread(directory.launch_of, record.attempt_path)
         record.fence = launch.get("fence") if launch else None
+        record.summary = {**record.summary, "status": ACTIVE, **granted_part(launch or {})}
         if record.fence is not None:
             self._known_fences.add(record.fence)
         record.supervisor = await asyncio.to_thread(supervisor_of, record)
@@ -334,7 +335,7 @@ class Launcher:
         if record.supervisor is None and not started and not done:
             # Nothing of it ever ran: its grant, if it still stands, comes again.
             self._known_fences.discard(record.fence or -1)
-            record.summary["status"] = QUEUED
+            record.summary = {**record.summary, "status": QUEUED}
             return
         self._spawn(self._see_through(record))
 
@@ -349,7 +350,10 @@ class Launcher:
         told = await self._tell(
             "finished", {"run_id": record.run_id, "fence": record.fence, "end": outcome["end"]}
         )
-        record.summary["peaks"] = told.get("peaks") or _reported_peaks(report)
+        record.summary = {
+            **record.summary,
+            "peaks": told.get("peaks") or _reported_peaks(report),
+        }
         again = report.outcome in (AttemptOutcome.NOT_STARTED, AttemptOutcome.EVICTED)
         if again and not record.cancelled:
             await self._back_to_queue(record)
@@ -373,9 +377,8 @@ class Launcher:
         return outcome
 
     async def _back_to_queue(self, record: Record) -> None:
-        record.summary["status"] = QUEUED
         record.supervisor = record.fence = None
-        await self._save(record)
+        record.summary = {**record.summary, "status": QUEUED}
 
     async def _end(
         self,
@@ -385,21 +388,30 @@ class Launcher:
         outcome: Mapping[str, Any] | None = None,
     ) -> None:
         """Write a run's end down; it never changes after."""
-        if record.status == ENDED:
+        if record.status == ENDED or record.ending:
             return
-        record.summary.update(
-            status=ENDED, end=end.value, reason=reason, ended=time.time(), outcome=outcome
-        )
+        record.ending = True
+        told: dict[str, Any] = {}
         if record.attempt:
             told = await asyncio.to_thread(directory.told_by_run, record.attempt_path)
-            record.summary.update(told)
-        await self._save(record)
+        summary = {
+            **record.summary,
+            **told,
+            "status": ENDED,
+            "end": end.value,
+            "reason": reason,
+            "ended": time.time(),
+            "outcome": outcome,
+        }
+        # Nobody is told of an end that is not on the disk yet.
+        await self._save(record, summary)
         await asyncio.to_thread(directory.forget_environment, record.path)
+        record.summary = summary
         record.end.set()
 
-    async def _save(self, record: Record) -> None:
+    async def _save(self, record: Record, summary: Mapping[str, Any]) -> None:
         try:
-            await asyncio.to_thread(directory.write_summary, record.path, record.summary)
+            await asyncio.to_thread(directory.write_summary, record.path, summary)
         except OSError as error:
             self._log.error("%s: the summary cannot be written: %s", record.run_id, error)
 

@@ -22,6 +22,7 @@ class Refused(Exception):
         status: int,
         error: str,
         message: str,
+        /,
         *,
         retry_after: str | None = None,
         **detail: Any,
@@ -45,6 +46,7 @@ class Record:
     fence: int | None = None
     supervisor: ProcessName | None = None
     cancelled: bool = False
+    ending: bool = False
     end: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property

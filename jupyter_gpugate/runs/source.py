@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
 RUNTIMES = ("torch", "jax")
+#: What the compiler raises, besides a SyntaxError, for odd characters and for too deep a nesting.
+_UNREADABLE = (ValueError, RecursionError, MemoryError)
 #: Names that every cell of a run or a notebook has without defining them.
 PROVIDED = frozenset(dir(builtins)).union(
     ("__annotations__", "__builtins__", "__file__", "__name__"),
@@ -66,7 +68,7 @@ def used_names(source: str) -> list[str]:
     """Return the names that a cell loads and neither defines nor is given by Python, sorted."""
     try:
         top = symtable.symtable(source, "<cell>", "exec")
-    except (SyntaxError, ValueError):
+    except (SyntaxError, *_UNREADABLE):
         return []
     used, bound = set(), set()
     for table in _tables(top):
@@ -109,6 +111,9 @@ def _complaints(source: str) -> tuple[list[dict[str, Any]], Optional[dict[str, A
     """Return the lines that are the notebook's own language, and what is wrong beside them."""
     magic: list[dict[str, Any]] = []
     lines = source.split("\n")
+    if "\0" in source:
+        number = source.partition("\0")[0].count("\n") + 1
+        return magic, _complaint(number, lines, "there is a NUL character")
     while True:
         try:
             _compiles("\n".join(lines))
@@ -116,18 +121,19 @@ def _complaints(source: str) -> tuple[list[dict[str, Any]], Optional[dict[str, A
             number = min(error.lineno or 1, len(lines))
             text = lines[number - 1]
             if not _MAGIC.match(text):
-                return magic, {
-                    "line": number,
-                    "column": error.offset,
-                    "message": error.msg,
-                    "text": text,
-                }
+                return magic, _complaint(number, lines, error.msg, error.offset)
             magic.append({"line": number, "text": text.strip()})
             lines[number - 1] = text[: len(text) - len(text.lstrip())] + "pass"
-        except ValueError as error:  # a NUL character
-            return magic, {"line": 1, "column": None, "message": str(error), "text": ""}
+        except _UNREADABLE as error:
+            return magic, _complaint(1, lines, f"{type(error).__name__}: {error}")
         else:
             return magic, None
+
+
+def _complaint(
+    number: int, lines: Sequence[str], message: str, column: Optional[int] = None
+) -> dict[str, Any]:
+    return {"line": number, "column": column, "message": message, "text": lines[number - 1]}
 
 
 def _compiles(source: str) -> None:
@@ -220,7 +226,7 @@ def _python_program(command: Command, cwd: str, path: Sequence[str]) -> tuple[Co
     else:
         try:
             code.add_tree("__main__", _parse(command.code), package="")
-        except (SyntaxError, ValueError):
+        except (SyntaxError, *_UNREADABLE):
             code.add_bytes("__main__", command.code.encode("utf-8", "surrogatepass"))
     return code, None
 
@@ -277,6 +283,7 @@ class Code:
         self._digests: dict[str, str] = {}  # by module
         self._files: set[str] = set()
         self._packages: dict[str, str] = {}
+        self._seen: set[str] = set()  # names that some module imports
         self._waiting: list[tuple[ast.AST, str]] = []  # trees whose imports are to be followed
 
     def add_tree(self, name: str, tree: ast.AST, package: str) -> None:
@@ -295,7 +302,7 @@ class Code:
         data = _content(file)
         try:
             tree = _parse(data) if python or file.suffix == ".py" else None
-        except (SyntaxError, ValueError):
+        except (SyntaxError, *_UNREADABLE):
             tree = None
         if tree is None:
             self.add_bytes(name, data)
@@ -337,13 +344,15 @@ class Code:
 
     def _follow(self, tree: ast.AST, package: str) -> None:
         for name in _imported(tree, package):
-            self._import(name)
+            if name not in self._seen:
+                self._seen.add(name)
+                self._import(name)
 
     def _import(self, name: str) -> Optional[Found]:
         """Add a module and the packages above it; None where it is not first-party or not there."""
         folders, found = self._path, None
         parts = name.split(".")
-        if parts[0] in sys.builtin_module_names or not all(parts):
+        if parts[0] in sys.builtin_module_names:
             return None
         for depth, part in enumerate(parts, start=1):
             found = _locate(part, folders) or (_editable(part) if depth == 1 else None)
@@ -520,8 +529,6 @@ def _versions(top: str, where: Path) -> str:
 
 # -- digests ---------------------------------------------------------------------------------------
 
-_FORM_ONLY = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
-
 
 def _canonical(tree: ast.AST) -> str:
     """Write a tree down without places and empty fields, alike in all versions of Python."""
@@ -536,13 +543,27 @@ def _canonical(tree: ast.AST) -> str:
             waiting.append(")")
             for name in reversed(item._fields):
                 value = getattr(item, name, None)
-                if name not in _FORM_ONLY and value is not None and value != []:
+                if isinstance(item, ast.JoinedStr):
+                    value = _joined(value)
+                if value is not None and value != []:
                     waiting += [value, f".{name}"]
         elif isinstance(item, list):
             waiting += ["]", *reversed(item), "["]
         else:
             out.append(item if isinstance(item, str) else repr(item))
     return "\n".join(out)
+
+
+def _joined(values: Any) -> list[Any]:
+    """Join the literal pieces of an f-string, which versions of Python cut differently."""
+    joined: list[Any] = []
+    for value in values:
+        last = joined[-1] if joined else None
+        if isinstance(value, ast.Constant) and isinstance(last, ast.Constant):
+            joined[-1] = ast.Constant(str(last.value) + str(value.value))
+        elif not isinstance(value, ast.Constant) or value.value:
+            joined.append(value)
+    return joined
 
 
 def _digest(data: bytes) -> str:

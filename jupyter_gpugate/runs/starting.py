@@ -6,10 +6,13 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.model import Grant
+from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.processes import ProcessName, is_alive, start_ticks, tagged
 from jupyter_gpugate.runs.record import Record
@@ -18,10 +21,18 @@ HEARTBEAT_S = 2.0
 OOM_SCORE = 500
 
 
-async def begin(record: Record, grant: Grant, socket: Path, grace_s: float) -> ProcessName:
+#: What a launch says of its grant, for people to read.
+GRANTED = ("attempt", "devices", "charges", "basis", "caps", "enforcement")
+
+
+async def begin(record: Record, attempt: int, launch: Mapping[str, Any]) -> ProcessName:
     """Write the attempt down, then start its supervisor; `OSError` where that cannot be done."""
-    launch = launch_of(record, grant, socket, grace_s)
-    return await asyncio.to_thread(_begin, record, grant.attempt, launch)
+    return await asyncio.to_thread(_begin, record, attempt, launch)
+
+
+def granted_part(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary shows of the grant behind an attempt."""
+    return {field: launch[field] for field in GRANTED if field in launch}
 
 
 def launch_of(record: Record, grant: Grant, socket: Path, grace_s: float) -> dict[str, Any]:
@@ -39,7 +50,7 @@ def launch_of(record: Record, grant: Grant, socket: Path, grace_s: float) -> dic
         "argv": spec.get("argv") or [],
         "cwd": spec["cwd"],
         "umask": spec.get("umask"),
-        "path": spec.get("path") or [],
+        "path": spec.get("path"),
         "env_file": "../../env.json",
         "workers": spec["workers"],
         "episodes": spec["episodes"],
@@ -47,6 +58,8 @@ def launch_of(record: Record, grant: Grant, socket: Path, grace_s: float) -> dic
         "inputs": spec["inputs"],
         "outputs": spec.get("outputs") or [],
         "devices": list(grant.devices),
+        "charges": dict(grant.charges),
+        "basis": to_json(grant.basis),
         "caps": dict(grant.caps),
         "device_totals": dict(grant.device_totals),
         "enforcement": grant.enforcement.value,
@@ -58,7 +71,7 @@ def launch_of(record: Record, grant: Grant, socket: Path, grace_s: float) -> dic
     }
 
 
-def _begin(record: Record, attempt: int, launch: dict[str, Any]) -> ProcessName:
+def _begin(record: Record, attempt: int, launch: Mapping[str, Any]) -> ProcessName:
     path = directory.create_attempt(record.path, attempt, launch, record.spec.get("source"))
     # The boundary between "asked for" and "alive": the fence in launch.json and the mark in the
     # environment find a supervisor again whose starter died right here.
@@ -83,8 +96,6 @@ def _small_environment() -> dict[str, str]:
 
 def _reap_later(process: subprocess.Popen[bytes]) -> None:
     """Have the child waited for when it ends, so that it does not stay a zombie."""
-    import threading
-
     threading.Thread(target=process.wait, name="gpugate-reaper", daemon=True).start()
 
 

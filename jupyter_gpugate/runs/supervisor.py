@@ -265,7 +265,8 @@ class Stopping:
             return
         if self.began_at is None:
             self.began_at, self.next_at = now, now + self._grace_s
-            for one in descendants(self._root):
+            # The whole tree first: who dies of the signal takes the way to its children along.
+            for one in set(descendants(self._root)):
                 self.means = ["term"]
                 send(one, signal.SIGTERM)
                 send(one, signal.SIGCONT)  # a stopped process takes no TERM
@@ -545,8 +546,13 @@ class GateLink:
         """Send a message unless another is under way or the last failure is too young."""
         if self._thread is not None or now < self._not_before:
             return False
-        self._thread = threading.Thread(target=self._run, args=(message, body()), daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(message, body()), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the run has used up every process there may be
+            self._wait_longer(now)
+            return False
+        self._thread = thread
         return True
 
     def take(self, now: float) -> Answer | None:
@@ -558,9 +564,12 @@ class GateLink:
         if answer.status in (200, 409):
             self._delay_s = 0.0
         else:
-            self._delay_s = min(5.0, max(0.2, 2 * self._delay_s))
-        self._not_before = now + self._delay_s * (0.5 + os.urandom(1)[0] / 512)
+            self._wait_longer(now)
         return answer
+
+    def _wait_longer(self, now: float) -> None:
+        self._delay_s = min(5.0, max(0.2, 2 * self._delay_s))
+        self._not_before = now + self._delay_s * (0.5 + os.urandom(1)[0] / 512)
 
     def _run(self, message: str, body: dict[str, Any]) -> None:
         try:

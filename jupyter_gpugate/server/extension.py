@@ -15,9 +15,10 @@ from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
 from tornado.httpclient import HTTPClientError
 from tornado.ioloop import IOLoop
-from traitlets import Bool, CaselessStrEnum, Float, Int, Unicode
+from traitlets import Bool, CaselessStrEnum, Dict, Float, Int, Unicode
 
 from jupyter_gpugate._version import __version__
+from jupyter_gpugate.core.model import MB
 from jupyter_gpugate.core.protocol import API_PATH
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.local_disk import state_directory
@@ -123,6 +124,11 @@ class GpuGate(ExtensionApp):
         config=True
     )
     state_directory = Unicode(help="Where the journal lies; must be a local disk.").tag(config=True)
+    usable_vram_mb = Dict(
+        key_trait=Unicode(),
+        value_trait=Int(min=1),
+        help="By UUID: how much of a GPU that cannot be measured may be given by declared numbers.",
+    ).tag(config=True)
     stop_runs_on_exit = Bool(
         default_value=False, help="Stop this user's runs when the server stops."
     ).tag(config=True)
@@ -175,6 +181,7 @@ class GpuGate(ExtensionApp):
             max_runs_per_device=self.max_runs_per_device,
             max_queued_per_user=self.max_queued_per_user,
             placement=self.placement,
+            usable_vram_bytes={uuid: mb * MB for uuid, mb in self.usable_vram_mb.items()},
         )
         root = getattr(self.serverapp, "root_dir", "") or Path.cwd()
         return HostSettings(

@@ -62,7 +62,7 @@ class ApiHandler(RequestHandler):
         if peer_uid(self) not in (os.getuid(), 0):
             raise HTTPError(403, "this socket belongs to another user")
 
-    def fail(self, status: int, error: str, message: str, **detail: Any) -> None:
+    def fail(self, status: int, error: str, message: str, /, **detail: Any) -> None:
         self.set_status(status)
         self.finish(json.dumps({"error": error, "message": message, "detail": detail}, default=str))
 

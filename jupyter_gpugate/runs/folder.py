@@ -1,0 +1,156 @@
+"""Folders and files of a user, reached so that nothing in them leads elsewhere or is half there.
+
+A file appears whole: written under another name, synced, renamed, the folder synced.  No link is
+followed below the folder that was opened, and only plain files of this user are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+#: A record that is larger was not written by us.
+RECORD_LIMIT: Final = 16 << 20
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Json = dict[str, Any]
+
+
+class Torn(Exception):
+    """A file is not what was written here; the message says how."""
+
+
+class Folder:
+    """An open folder; what is below it is reached by plain names."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def names(self) -> list[str]:
+        return os.listdir(self._descriptor)  # noqa: PTH208 - below a descriptor
+
+    def open_file(self, name: str) -> int:
+        """Open a plain file of this user for reading; raise `Torn` for anything else."""
+        try:
+            file = os.open(name, _FILE, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise Torn(f"{name} is no plain file") from None
+            raise
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+            os.close(file)
+            raise Torn(f"{name} is no plain file of this user")
+        return file
+
+    def read(self, name: str, limit: int = RECORD_LIMIT) -> bytes:
+        """Read a whole file; raise `Torn` where it is larger than ``limit`` bytes."""
+        with os.fdopen(self.open_file(name), "rb") as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise Torn(f"{name} is larger than {limit} bytes")
+        return data
+
+    def read_record(self, name: str) -> Json:
+        """Read a JSON object; raise `Torn` for anything else."""
+        try:
+            return decoded(self.read(name))
+        except Torn as torn:
+            raise Torn(f"{name}: {torn}") from None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file that appears whole, with mode 0600, in the place of what was there."""
+        draft = f".{name}.{secrets.token_hex(4)}"
+        here = self._descriptor
+        file = os.open(draft, _NEW_FILE, 0o600, dir_fd=here)
+        try:
+            with os.fdopen(file, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.rename(draft, name, src_dir_fd=here, dst_dir_fd=here)
+        except BaseException:
+            self.remove(draft)
+            raise
+        self.sync()
+
+    def remove(self, name: str) -> None:
+        """Remove a file or link that need not be there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._descriptor)
+            self.sync()
+
+    def put_aside(self, name: str) -> Path | None:
+        """Rename what is torn; return its new path, or None where nothing could be moved."""
+        here, aside = self._descriptor, f"{name}.torn-{secrets.token_hex(4)}"
+        try:
+            os.rename(name, aside, src_dir_fd=here, dst_dir_fd=here)
+        except OSError:
+            return None
+        return self.path / aside
+
+    def sync(self) -> None:
+        """Bring the folder's own entries to the disk."""
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # some network file systems sync no folders
+                raise
+
+
+@contextlib.contextmanager
+def opened(path: Path, *below: str) -> Iterator[Folder]:
+    """Open ``path``, then each name below it, following no link from ``path``'s own name on."""
+    descriptor = os.open(path, _FOLDER)
+    try:
+        for name in below:
+            inner = os.open(name, _FOLDER, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield Folder(path.joinpath(*below), descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def appear(draft: Path, place: Path) -> Path:
+    """Rename a finished folder to its place; raise `FileExistsError` where that is taken."""
+    with opened(draft) as folder:
+        folder.sync()
+    try:
+        draft.rename(place)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place)) from None
+        raise
+    with opened(place.parent) as parent:
+        parent.sync()
+    return place
+
+
+def encoded(content: Mapping[str, Any]) -> bytes:
+    """Encode a record; what the environment holds of other encodings survives."""
+    return json.dumps(content).encode("ascii")
+
+
+def decoded(data: bytes) -> Json:
+    """Return a JSON object; raise `Torn` for anything else."""
+    if not data.strip():
+        raise Torn("is empty")
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise Torn(f"is no JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise Torn("is no JSON object")
+    return content
