@@ -1,0 +1,279 @@
+"""What starts, what waits and why, seen through a real server with a stand-in GPU."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_nvml import GB, HOLDER, StandIn
+from tests.oracle import Oracle
+from tests.served import Served, until
+
+MB = 1 << 20
+
+
+def evaluation(gb: float, release: Path | None = None, ram_mb: int = 0) -> str:
+    """A cell that holds so much of its GPU, and ends once a file appears."""
+    wait = f"while not os.path.exists({str(release)!r}):\n    time.sleep(0.05)\n" if release else ""
+    return (
+        "import os, runpy, time\n"
+        f"ram = bytearray({ram_mb << 20})\n"
+        f"hold_gpu = runpy.run_path({str(HOLDER)!r})['hold_gpu']\n"
+        f"hold_gpu(0, {int(gb * GB)})\n"
+        "time.sleep(2.5)  # long enough for the gate to see it once\n"
+        f"{wait}print('done')\n"
+    )
+
+
+def vram(numbers: dict[str, Any]) -> int:
+    """The number of the one GPU among numbers by resource."""
+    (value,) = [v for resource, v in numbers.items() if resource != "ram"]
+    return int(value)
+
+
+def grant_of(server: Served, run_id: str) -> dict[str, Any]:
+    """The grant of a run, as the journal has it."""
+    story = server.ask("GET", f"/runs/{run_id}/story").json["story"]
+    (granted,) = [entry for entry in story if entry["event"] == "granted"]
+    grant: dict[str, Any] = granted["grant"] | {"at": granted["at"]}
+    return grant
+
+
+def start_together(server: Served, *submits: Callable[[], str]) -> list[str]:
+    """Submit runs while nothing is admitted, so that one tick sees them all."""
+    server.ask("POST", "/drain", {"reason": "to submit together"})
+    runs = [submit() for submit in submits]
+    server.ask("DELETE", "/drain")
+    return runs
+
+
+@pytest.mark.behaviour(20, 21, 24, 25, 29, 30, 34, 40, 45, 50, 123, 128)
+def test_two_of_three_start_together_and_the_third_by_itself(
+    server: Served, stand_in: StandIn, oracle: Oracle, tmp_path: Path
+) -> None:
+    """Measured at 10 GB on 24: of three evals two start in one tick; the third is told need, free,
+    floor and what is reserved, and starts by itself when one ends."""
+    release = tmp_path / "release"
+    release.touch()
+    source = evaluation(10, release)
+    first = server.completed("resnet", source)
+    assert set(first["basis"].values()) == {"watch"}
+    assert vram(first["charges"]) == 12 * GB  # half the device
+    assert vram(first["peaks"]) == 10 * GB
+    server.completed("resnet", source)
+    release.unlink()
+    until(lambda: not any(server.queue()["reservations"].values()), "all is given back")
+
+    runs = start_together(server, *[lambda: server.submit("resnet", source)] * 3)
+    waiting = server.waiting(runs[2], "fit")
+    grants = [grant_of(server, run) for run in runs[:2]]
+    assert grants[0]["at"] == pytest.approx(grants[1]["at"], abs=1e-3)  # one transaction
+    assert grants[1]["fence"] == grants[0]["fence"] + 1
+    need = vram(grants[0]["charges"])
+    assert abs(need - (10 * GB + int(0.07 * 10 * GB) + 64 * MB)) <= 1
+    assert set(grants[0]["basis"].values()) == {"calibrated"}
+    numbers = waiting["reasons"][0]["numbers"]
+    assert numbers["need_bytes"] == need
+    assert numbers["floor_bytes"] == 256 * MB
+    left = numbers["free_bytes"] - numbers["floor_bytes"] - numbers["reserved_bytes"]
+    assert left == numbers["room_bytes"] < need
+    for word in ("needs", "free", "floor", "reserved"):
+        assert word in waiting["reasons"][0]["message"]
+
+    small = server.submit("small", evaluation(1, release), hints={"vram_bytes": GB})
+    server.active(small)  # what does not fit is skipped and blocks nobody
+    assert server.run(runs[2])["status"] == "queued"
+    until(lambda: oracle.compared >= 2, "the oracle has compared while three runs hold memory")
+    release.touch()
+    assert [server.ended(run)["end"] for run in (*runs, small)] == ["completed"] * 4
+
+
+@pytest.mark.behaviour(37, 124)
+def test_two_devices_take_one_run_each(
+    stand_in: StandIn, start: Callable[..., Served], tmp_path: Path
+) -> None:
+    """The first two runs are put on different GPUs, see only their own, and hold memory there."""
+    other = stand_in.gpu(total=24 * GB, name="NVIDIA L4")
+    server = start()
+    release = tmp_path / "release"
+    hints = {"vram_bytes": 10 * GB}
+    source = evaluation(10, release) + "print(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    runs = start_together(server, *[lambda: server.submit("eval", source, hints=hints)] * 2)
+    rows = [server.active(run) for run in runs]
+    placed = [row["devices"][0]["uuid"] for row in rows]
+    assert len(set(placed)) == 2
+    assert other in placed
+    for run, uuid in zip(runs, placed, strict=True):
+        until(lambda run=run, uuid=uuid: server.run(run)["held"].get(uuid) == 10 * GB)
+        assert sum(stand_in.state().held_by_pid(uuid).values()) == 10 * GB
+    release.touch()
+    for run, uuid in zip(runs, placed, strict=True):
+        server.ended(run)
+        assert server.output(run).split()[-1] == uuid
+
+
+@pytest.mark.behaviour(31, 38, 61, 62, 53, 54)
+def test_hints_stand_until_a_measurement_replaces_them(server: Served, stand_in: StandIn) -> None:
+    """Hints gate GPU memory and RAM alike, survive edits, and give way to what was measured; an
+    edit, but not a comment, makes the numbers unknown again."""
+    hints = {"vram_bytes": 3 * GB, "ram_bytes": GB}
+    source = evaluation(2)
+    row = server.completed("hinted", source, hints=hints)
+    assert set(row["basis"].values()) == {"hint"}
+    assert vram(row["charges"]) == 3 * GB + int(0.1 * 3 * GB) + 1 + 64 * MB
+    assert row["charges"]["ram"] == GB + 256 * MB
+
+    commented = source + "# a comment\n"
+    answer = server.ask("POST", "/estimate", {"name": "hinted", "source": commented, "hints": hints})
+    origins = {term["resource"]: term["origin"] for term in answer.json["terms"]}
+    assert origins == {"vram": "measured", "ram": "measured"}
+
+    edited = source + "x = 1\n"
+    answer = server.ask("POST", "/estimate", {"name": "hinted", "source": edited, "hints": hints})
+    origins = {term["resource"]: term["origin"] for term in answer.json["terms"]}
+    assert origins == {"vram": "hint", "ram": "hint"}
+
+    half = {"name": "hinted", "source": edited, "hints": {"ram_bytes": GB}}
+    answer = server.ask("POST", "/estimate", half).json
+    assert answer["total_bytes"] == {"ram": GB + 256 * MB, "vram": None}
+    assert answer["known_bytes"]["vram"] == 0
+    assert answer["missing"] == ["vram:run"]
+    assert answer["max_workers"] is None
+
+
+@pytest.mark.behaviour(32, 33)
+def test_one_unmeasured_run_settles_on_a_device_at_a_time(
+    server: Served, stand_in: StandIn, tmp_path: Path
+) -> None:
+    """A second unmeasured run waits for the first to settle, even while that uses nothing yet."""
+    release = tmp_path / "release"
+    first = server.submit("first", evaluation(0, release))
+    row = server.active(first)
+    assert vram(row["charges"]) == 12 * GB
+    assert row["basis"][row["devices"][0]["uuid"]] == "watch"
+    second = server.submit("second", evaluation(1, release))
+    waiting = server.waiting(second, "watch_slot")
+    assert first in waiting["reasons"][0]["message"]
+    without_gpu = server.submit("third", "pass", gpus=0)
+    assert server.ended(without_gpu)["end"] == "completed"
+    release.touch()
+    assert server.ended(second)["end"] == "completed"
+
+
+@pytest.mark.behaviour(22, 23)
+def test_locks_and_exclusive_runs_keep_a_device_to_themselves(
+    server: Served, stand_in: StandIn, tmp_path: Path
+) -> None:
+    """A lock admits nothing to its device; an exclusive run waits until it is alone there, and is."""
+    hints = {"vram_bytes": GB}
+    release = tmp_path / "release"
+    assert server.ask("POST", "/lock", {"resource": "0", "seconds": 600}).status == 200
+    running = server.submit("shared", evaluation(1, release), hints=hints)
+    server.waiting(running, "lock")
+    assert server.ended(server.submit("ram", "pass", gpus=0))["end"] == "completed"
+    assert server.ask("DELETE", "/lock?resource=0").status == 200
+    server.active(running)
+
+    alone = server.submit("alone", evaluation(1, release), hints=hints, exclusive=True)
+    waiting = server.waiting(alone, "exclusive")
+    assert running in waiting["reasons"][0]["message"]
+    later = server.submit("later", evaluation(1, release), hints=hints)
+    server.waiting(later, "exclusive")
+    release.touch()
+    server.ended(running)
+    assert server.ended(alone)["end"] == "completed"
+    assert server.ended(later)["end"] == "completed"
+    order = [grant_of(server, run)["fence"] for run in (running, alone, later)]
+    assert order == sorted(order)
+
+
+@pytest.mark.behaviour(26, 28, 119)
+def test_a_device_that_cannot_be_measured_goes_by_declared_numbers(
+    stand_in: StandIn, start: Callable[..., Served], tmp_path: Path
+) -> None:
+    """Unmeasurable is unknown, not 0 and not unlimited; with usable_vram_mb, sums of hints gate."""
+    uuid = stand_in.uuid(0)
+    stand_in.fail("nvmlDeviceGetMemoryInfo*", 3)
+    server = start(f"--GpuGate.usable_vram_mb={uuid}=20480")
+    (device,) = server.queue()["devices"]
+    assert device["free_bytes"] is None
+    release = tmp_path / "release"
+    hints = {"vram_bytes": 8 * GB}
+    runs = [server.submit(f"r{n}", evaluation(0, release), hints=hints) for n in range(3)]
+    assert server.active(runs[0])["basis"][uuid] == "declared"
+    server.active(runs[1])
+    server.waiting(runs[2], "fit")
+    silent = server.submit("silent", evaluation(0, release))
+    server.waiting(silent, "unmeasured")
+    assert server.queue()["declared"][uuid]["usable"] == 20480 * MB
+    release.touch()
+    server.ended(runs[2])
+
+
+@pytest.mark.behaviour(27)
+def test_without_a_gpu_ram_alone_gates(server: Served) -> None:
+    """On a machine without a GPU there is no GPU dimension: one is refused, none is the default."""
+    snapshot = server.queue()
+    assert snapshot["devices"] == []
+    assert list(snapshot["attribution"]["resources"]) == ["ram"]
+    row = server.completed("plain", "import os\nprint(repr(os.environ['CUDA_VISIBLE_DEVICES']))")
+    assert list(row["charges"]) == ["ram"]
+    assert server.output(row["run_id"]).strip() == "''"
+    answer = server.ask("POST", "/runs", {"name": "gpu", "source": "pass", "gpus": 1})
+    assert (answer.status, answer.json["detail"]["field"]) == (400, "gpus")
+
+
+@pytest.mark.behaviour(64, 65)
+def test_floors_are_never_given_away(server: Served, stand_in: StandIn) -> None:
+    """2 GB or 4 % of RAM and 256 MB of a GPU stay free; the GPU's floor follows others' growth."""
+    snapshot = server.queue()
+    uuid = stand_in.uuid(0)
+    total = server.ask("GET", "/machine").json["ram"]["total_bytes"]
+    assert snapshot["floors"]["ram"] == max(2 * GB, int(0.04 * total))
+    assert snapshot["floors"][uuid] == 256 * MB
+    room = snapshot["free_bytes"][uuid] - 256 * MB
+    source = evaluation(2)
+    server.completed("sized", source)
+    estimate = server.ask("GET", "/estimate?name=sized").json
+    need = {t["resource"]: t["need_bytes"] for t in estimate["terms"]}
+    assert estimate["max_workers"] >= 1
+    assert need["vram"] * estimate["max_workers"] <= room + need["vram"]
+    with subprocess.Popen(["sleep", "1000"]) as outsider:
+        stand_in.hold(outsider.pid, 0, 2 * GB)
+        until(lambda: server.queue()["floors"][uuid] == 2 * GB, "the floor follows others' rise")
+        stand_in.hold(outsider.pid, 0, 12 * GB)
+        until(lambda: server.queue()["floors"][uuid] == int(0.1 * 24 * GB), "a tenth at most")
+        outsider.kill()
+
+
+@pytest.mark.behaviour(70, 71)
+def test_a_cap_and_its_enforcement_are_shown_as_they_are(server: Served, stand_in: StandIn) -> None:
+    """The cap is the charge on the placed device; nothing claims to be enforced that is not."""
+    row = server.completed("plain", "import os\nprint(os.environ['GPUGATE_CAPS'])")
+    uuid = stand_in.uuid(0)
+    assert row["caps"] == {uuid: row["charges"][uuid]}
+    assert row["enforcement"] == "none"
+    source = "import os\nif False:\n    import torch\nprint(os.environ['GPUGATE_CAPS'])\n"
+    row = server.completed("torch", source)
+    assert row["enforcement"] == "enforced"
+    assert str(row["caps"][uuid]) in server.output(row["run_id"])
+
+
+@pytest.mark.behaviour(60)
+def test_workers_that_were_never_tried_are_scaled_and_then_fitted(server: Served) -> None:
+    """One worker count scales in proportion; two are fitted, and the slope is never negative."""
+    source = "x = bytearray(150 << 20)\nfor e in episodes:\n    pass\n"
+    server.completed("scale", source, episodes=4, workers=1)
+    ram = {t["origin"]: t for t in server.ask("GET", "/estimate?name=scale&workers=3").json["terms"]}
+    assert list(ram) == ["scaled"]
+    server.completed("scale", source, episodes=4, workers=2)
+    terms = server.ask("GET", "/estimate?name=scale&workers=3").json["terms"]
+    assert [t["origin"] for t in terms] == ["fitted"]
+    assert "workers 1, 2" in terms[0]["note"]
+    two = server.ask("GET", "/estimate?name=scale&workers=2").json["terms"][0]
+    assert two["origin"] == "measured"
+    assert terms[0]["need_bytes"] >= two["need_bytes"]
