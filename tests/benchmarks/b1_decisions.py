@@ -135,7 +135,8 @@ def _compare_pass(size: int) -> Callable[[], object]:
 def _calls_of_an_empty_turn(size: int) -> int:
     """How many Python functions a turn calls in which nothing happened and nothing was read."""
     tick = nothing_fits(size)
-    first = take_turn(tick.state, Happened((), tick.sample, NOW, measured=True, wall=0.0), Decisions())
+    measured = Happened((), tick.sample, NOW, measured=True, wall=0.0)
+    first = take_turn(tick.state, measured, Decisions())
     again = Happened((), tick.sample, NOW + 0.1, measured=False, wall=0.0)
     state, calls = first.written(), 0
 
@@ -181,28 +182,27 @@ def _of_its_eval(number: int) -> int:
 
 
 def _tick(size: int, live: int, hint_of: Callable[[int], int] | None) -> Tick:
+    """The queue was filled evenly over the last hour; ``live`` runs were granted before."""
     boards = [Device(f"GPU-{index}", L4, 24 * GB, index) for index in range(2)]
-    happened: list[ev.Event] = [ev.DeviceSeen(0.0, board) for board in boards]
-    if hint_of is None:
-        for number in range(OWNERS * EVALS):
-            happened += [ev.Sedimented(0.0, o) for o in _observations(number)]
-    else:
-        happened += [ev.Requested(0.0, _request(n, Hints(7 * GB, GB)), "side") for n in range(live)]
-    state = apply(GateState(), happened)
-    state = apply(state, [ev.Granted(1.0, grant) for grant in decide(state, _empty(1.0), 1.0).grants])
-    hints = Hints() if hint_of is None else None
+    state = apply(GateState(), [ev.DeviceSeen(0.0, board) for board in boards])
+    early = [_request(number, Hints(7 * GB, GB)) for number in range(live)]
+    state = apply(state, [ev.Requested(0.0, request, "side") for request in early])
+    grants = decide(state, _machine(1.0), 1.0).grants
+    state = apply(state, [ev.Granted(1.0, grant) for grant in grants])
     state = apply(
         state,
         [
-            ev.Requested(
-                NOW - 3600 + 3600 * number / size,
-                _request(live + number, hints or Hints(hint_of(number), GB), source=str(number)),
-                "side",
-            )
-            for number in range(size)
+            ev.Sedimented(0.0, observation)
+            for number in range(OWNERS * EVALS if hint_of is None else 0)
+            for observation in _observations(number)
         ],
     )
-    return Tick(apply(state, [ev.Present(NOW, "side")]), _empty(NOW))
+    queued: list[ev.Event] = []
+    for number in range(size):
+        hints = Hints() if hint_of is None else Hints(hint_of(number), GB)
+        request = _request(live + number, hints, source=str(number))
+        queued.append(ev.Requested(NOW - 3600 + 3600 * number / size, request, "side"))
+    return Tick(apply(state, [*queued, ev.Present(NOW, "side")]), _machine(NOW))
 
 
 def _request(number: int, hints: Hints, source: str = "old") -> Request:
@@ -218,10 +218,13 @@ def _family(number: int, source: str) -> Family:
 def _observations(number: int) -> list[Observation]:
     peaks = {VRAM: _of_its_eval(number) // 2, RAM: GB + number * MB}
     family, setting = _family(number, "old"), Setting(workers=1, device_model=L4)
-    return [Observation(family, setting, r, peak, complete=True, at=0.0) for r, peak in peaks.items()]
+    return [
+        Observation(family, setting, resource, peak, complete=True, at=0.0)
+        for resource, peak in peaks.items()
+    ]
 
 
-def _empty(at: float) -> Sample:
+def _machine(at: float) -> Sample:
     """The live runs have only been granted: their charges stand, and nothing is in use yet."""
     readings = tuple(
         DeviceReading(Device(f"GPU-{index}", L4, 24 * GB, index), at, 24 * GB) for index in range(2)
@@ -267,7 +270,8 @@ def show(result: dict[str, Any]) -> str:
                     ),
                 ]
             )
-    calls = ", ".join(f"{n} at {int(s):,}" for s, n in result["calls_when_nothing_happened"].items())
+    counts = result["calls_when_nothing_happened"]
+    calls = ", ".join(f"{count} at {size:,}" for size, count in counts.items())
     return (
         f"{table(rows)}\nPython calls of a turn in which nothing happened: {calls}\n"
         f"void above a spread of {STEADY:g}x; B1: {WORDS[result['passed']]}"

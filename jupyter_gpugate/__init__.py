@@ -1,0 +1,77 @@
+"""Starts an evaluation when the memory it needs is measured to be free, and says why it waits.
+
+In a notebook: ``%load_ext jupyter_gpugate``, then ``%%gated_eval NAME --episodes N``.
+Importing the package loads nothing but this file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jupyter_gpugate._version import __version__
+
+if TYPE_CHECKING:
+    from jupyter_gpugate.notebook.client import Client, connect
+    from jupyter_gpugate.notebook.errors import GateError, RunCancelled, RunDetached, RunFailed
+    from jupyter_gpugate.notebook.run import Run
+
+__all__ = [
+    "Client",
+    "GateError",
+    "Run",
+    "RunCancelled",
+    "RunDetached",
+    "RunFailed",
+    "__version__",
+    "connect",
+    "get",
+    "load_ipython_extension",
+    "unload_ipython_extension",
+]
+
+_HOMES = {
+    "Client": "client",
+    "GateError": "errors",
+    "Run": "run",
+    "RunCancelled": "errors",
+    "RunDetached": "errors",
+    "RunFailed": "errors",
+    "connect": "client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.notebook.{_HOMES[name]}"), name)
+
+
+def get(run_id: str) -> Run:
+    """Return a handle on a run of this user, live or ended, submitted from wherever."""
+    from jupyter_gpugate.notebook.run import Run
+
+    return Run(run_id)
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Register the magics; called by ``%load_ext jupyter_gpugate``."""
+    from jupyter_gpugate.notebook.magics import GpuGateMagics
+
+    ipython.register_magics(GpuGateMagics)
+
+
+def unload_ipython_extension(ipython: Any) -> None:
+    """Take the magics back; called by ``%unload_ext jupyter_gpugate``."""
+    from jupyter_gpugate.notebook.magics import GpuGateMagics
+
+    for kind, names in GpuGateMagics.magics.items():
+        for name in names:
+            ipython.magics_manager.magics[kind].pop(name, None)
+
+
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    from jupyter_gpugate.server.extension import GpuGate
+
+    return [{"module": "jupyter_gpugate.server.extension", "app": GpuGate}]

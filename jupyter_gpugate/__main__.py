@@ -1,0 +1,9 @@
+"""``python -m jupyter_gpugate``: the same as ``jupyter gpugate``."""
+
+from __future__ import annotations
+
+import sys
+
+from jupyter_gpugate.cli import main
+
+sys.exit(main())

@@ -1,0 +1,314 @@
+"""``jupyter gpugate VERB``: run, queue, estimate, cancel, doctor and serve from a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Optional
+
+from jupyter_gpugate._version import __version__
+
+if TYPE_CHECKING:
+    from jupyter_gpugate.core.model import Fault
+    from jupyter_gpugate.notebook.client import Client
+    from jupyter_gpugate.notebook.errors import GateError
+    from jupyter_gpugate.notebook.waiting import State, Verdict
+
+OK: Final = 0
+FAILED: Final = 1
+MISUSED: Final = 2
+UNAVAILABLE: Final = 69
+NOT_OVER: Final = 75
+CANCELLED: Final = 130
+
+_EXIT_CODES: Final = """\
+exit codes of `run`: that of the command itself (128 + N for signal N); 1 when the run failed in any
+other way; 2 for a mistake in the command line; 69 when no gate can be had; 75 when the run goes on
+without this terminal; 130 when it was cancelled."""
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run one verb and return the process's exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["serve"]:
+        return _serve(words[1:])
+    own, command = _split(words)
+    options = _parser().parse_args(own)
+    options.command = command
+    from jupyter_gpugate.notebook.errors import GateError
+    from jupyter_gpugate.notebook.submission import SubmissionError
+
+    try:
+        code: int = options.verb(options)
+    except SubmissionError as error:
+        return _complain(options, str(error), "bad_input", MISUSED)
+    except GateError as error:
+        return _complain(options, str(error), error.code, _code_of(error), error.detail)
+    return code
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """Everything behind the first ``--`` is the command of a run and none of our business."""
+    if "--" not in words:
+        return words, []
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    from jupyter_gpugate.notebook import options as given
+
+    parser = argparse.ArgumentParser(
+        prog="jupyter gpugate",
+        description="Starts a run when the memory it needs is measured to be free.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    def verb(name: str, function: Any, words: str, **settings: Any) -> argparse.ArgumentParser:
+        made = verbs.add_parser(name, help=words, description=words, **settings)
+        made.add_argument("--json", action="store_true", help="print JSON instead of text")
+        made.set_defaults(verb=function)
+        return made
+
+    run = verb(
+        "run",
+        _run,
+        "run a command once its memory is free, and wait for its end",
+        usage="jupyter gpugate run NAME [options] -- COMMAND [ARGUMENT ...]",
+        epilog=_EXIT_CODES,
+    )
+    run.add_argument("name", type=given.run_name, help="its history is kept by this name")
+    for option in (*given.RUN_OPTIONS, *given.PROGRAM_OPTIONS):
+        run.add_argument(option.flag, **option.settings)
+    verb("queue", _queue, "show who runs, who waits and why, and whose the memory is")
+    estimate = verb("estimate", _estimate, "show what a run needs and where each number comes from")
+    estimate.add_argument("name", type=given.run_name, help="the run's name")
+    for option in given.ESTIMATE_OPTIONS:
+        estimate.add_argument(option.flag, **option.settings)
+    cancel = verb("cancel", _cancel, "stop runs for certain: every process of theirs")
+    cancel.add_argument("run_ids", nargs="+", metavar="RUN_ID")
+    verb("doctor", _doctor, "tell what can be measured and enforced here, and why not")
+    verbs.add_parser("serve", help="run a gate in the foreground; `serve --help` says more")
+    return parser
+
+
+# -- the verbs --------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace) -> int:
+    from jupyter_gpugate.notebook import submission
+    from jupyter_gpugate.notebook.client import connect
+
+    if not options.command:
+        raise submission.SubmissionError("no command: jupyter gpugate run NAME -- COMMAND ...")
+    body = submission.program(options, options.command)
+    client = connect()
+    answer = client.submit(body)
+    run_id = str(answer["run_id"])
+    if options.detach:
+        _print(options, answer, run_id)
+        return OK
+    state, verdict = _waited(client, run_id, streams=not options.json)
+    if options.json:
+        _print(options, state, "")
+    if state.get("status") != "ended":
+        return _left(run_id, verdict)
+    return exit_code(state)
+
+
+def _queue(options: argparse.Namespace) -> int:
+    from jupyter_gpugate.notebook import tables
+    from jupyter_gpugate.notebook.client import connect
+
+    snapshot = connect().queue()
+    _print(options, snapshot, tables.queue(snapshot)["text/plain"])
+    return OK
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    from jupyter_gpugate.notebook import tables
+    from jupyter_gpugate.notebook.client import connect
+
+    asked = {"name": options.name, "workers": options.workers, "gpus": options.gpus}
+    answer = connect().estimate({k: v for k, v in asked.items() if v is not None})
+    _print(options, answer, tables.estimate(answer)["text/plain"])
+    return OK
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    from jupyter_gpugate.notebook import tables
+    from jupyter_gpugate.notebook.client import connect
+
+    client = connect()
+    answers = {run_id: client.cancel(run_id) for run_id in options.run_ids}
+    _print(options, answers, "\n".join(tables.cancelled(r, a) for r, a in answers.items()))
+    return OK
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from jupyter_gpugate.notebook import tables
+    from jupyter_gpugate.notebook.client import connect
+    from jupyter_gpugate.notebook.errors import GateUnreachable
+
+    try:
+        answer = connect(start=False).machine()
+    except GateUnreachable as error:
+        if not _can_measure():
+            raise GateUnreachable(f"{error}; {_TOO_OLD}") from None
+        answer = _read_here()
+    _print(options, answer, tables.machine(answer)["text/plain"])
+    return OK
+
+
+def _serve(argv: list[str]) -> int:
+    if not _can_measure():
+        print(_TOO_OLD, file=sys.stderr)
+        return UNAVAILABLE
+    from jupyter_gpugate.server import service
+
+    return service.main(argv) or OK
+
+
+_TOO_OLD: Final = "a gate needs Python 3.10 or newer, where kernels may be older"
+
+
+def _can_measure() -> bool:
+    return sys.version_info >= (3, 10)
+
+
+# -- waiting ----------------------------------------------------------------------------------
+
+
+def _waited(client: Client, run_id: str, *, streams: bool) -> tuple[State, Verdict]:
+    from jupyter_gpugate.notebook.client import Client
+    from jupyter_gpugate.notebook.stream import OutputStream
+    from jupyter_gpugate.notebook.waiting import Follower, Interrupts, Patience, until_end
+
+    interrupts = Interrupts()
+    stream = None
+    ended = False
+    with interrupts.taken():
+        follower = Follower(client, run_id)
+        if streams:
+            stream = OutputStream(Client(client.socket_path), run_id, _write)
+        try:
+            patience = Patience(interactive=sys.stdin.isatty())
+            state, verdict = until_end(follower, interrupts, patience, _Progress().show)
+            ended = state.get("status") == "ended"
+        finally:
+            follower.close()
+            if stream is not None:
+                stream.close(to_the_end=ended)
+    return state, verdict
+
+
+class _Progress:
+    """Says on stderr where the run stands, whenever that changes."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def show(self, state: State, note: str) -> None:
+        from jupyter_gpugate.notebook import card, words
+
+        reasons = state.get("reasons") or ()
+        why = f": {words.why(reasons[0])}" if reasons and state.get("status") == "queued" else ""
+        line = note or f"{state.get('run_id')} {card.title(state)}{why}"
+        if line != self._said:
+            self._said = line
+            print(line, file=sys.stderr, flush=True)
+
+
+def _left(run_id: str, verdict: Verdict) -> int:
+    if verdict.value == "leave":
+        print(f"it goes on; `jupyter gpugate cancel {run_id}` stops it", file=sys.stderr)
+        return NOT_OVER
+    return CANCELLED
+
+
+def exit_code(state: Mapping[str, Any]) -> int:
+    """Return the command's own exit code where it is known, else one that stands for its end."""
+    end, code = state.get("end"), state.get("exit_code")
+    if end == "failed" and code:
+        return int(code) if code > 0 else 128 - int(code)
+    return {"completed": OK, "cancelled": CANCELLED}.get(str(end), FAILED)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+# -- printing ---------------------------------------------------------------------------------
+
+
+def _print(options: argparse.Namespace, answer: Mapping[str, Any], text: str) -> None:
+    print(json.dumps(answer, indent=2) if options.json else text)
+
+
+def _complain(
+    options: argparse.Namespace,
+    message: str,
+    code: str,
+    exit_with: int,
+    detail: Optional[Mapping[str, Any]] = None,
+) -> int:
+    if options.json:
+        print(json.dumps({"error": code, "message": message, "detail": dict(detail or {})}))
+    else:
+        print(f"jupyter gpugate: {message}", file=sys.stderr)
+    return exit_with
+
+
+def _code_of(error: GateError) -> int:
+    from jupyter_gpugate.notebook.errors import GateUnreachable
+
+    if isinstance(error, GateUnreachable):
+        return UNAVAILABLE
+    return MISUSED if error.status in (400, 413) else FAILED
+
+
+def _read_here() -> dict[str, Any]:
+    """Measure without a gate, in the form in which a gate answers."""
+    import asyncio
+
+    from jupyter_gpugate.core.protocol import to_json
+    from jupyter_gpugate.gate.machine import MachineReader, boot_clock
+    from jupyter_gpugate.gate.nvml import GpuReader
+
+    async def gpus() -> tuple[Any, Any, bool]:
+        reader = GpuReader(boot_clock)
+        try:
+            answer = await reader.read()
+            while answer[1].fault is not None and answer[1].fault.code == "starting":
+                answer = await reader.read()
+        finally:
+            await reader.close()
+        return answer
+
+    machine = MachineReader()
+    ram = machine.read()
+    machine.close()
+    devices, health, pids_are_ours = asyncio.run(gpus())
+    return {
+        "reach": None,
+        "ram": to_json(ram.ram),
+        "readers": to_json([health, ram.health]),
+        "devices": [_device_row(to_json(reading)) for reading in devices],
+        "attribution": {
+            "devices": {r.device.uuid: {"fault": _text(r.processes_fault)} for r in devices},
+            "pids_are_ours": pids_are_ours,
+        },
+    }
+
+
+def _device_row(reading: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("free_bytes", "utilisation", "source", "fault")
+    return {**reading["device"], **{name: reading[name] for name in kept}}
+
+
+def _text(fault: Optional[Fault]) -> Optional[str]:
+    return fault.text if fault is not None else None

@@ -1,0 +1,1 @@
+"""The kernel's side: magics, client, card."""

@@ -1,0 +1,204 @@
+"""The card of one run: its state as the gate answers it, to text and to HTML.
+
+Pure functions.  Whatever a run is called and whatever it prints stays text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import Final, NamedTuple
+
+from jupyter_gpugate.notebook import screen, words
+from jupyter_gpugate.notebook.words import Json
+
+#: Lines of output in the text form; the HTML form scrolls through all that the gate keeps at hand.
+TEXT_LINES: Final = 20
+_TEXT_CHARS: Final = 8 * 1024
+_LABEL_WIDTH: Final = 10
+_MEMORY_LABEL: Final = "memory"
+
+_BOX = (
+    "border:1px solid var(--jp-border-color2,#8886);border-left:4px solid {accent};"
+    "border-radius:3px;padding:6px 12px;max-width:60em;font-size:13px;line-height:1.5"
+)
+_ACCENTS: Final = {"queued": "#96700a", "active": "#2a5db0"}
+_GOOD, _BAD = "#2a7d2a", "#c33"
+_CELL = "text-align:left;vertical-align:top;padding:0 12px 0 0;border:none;background:none"
+_OUTPUT = (
+    "max-height:20em;overflow:auto;margin:6px 0 0;padding:6px;white-space:pre;"
+    "background:var(--jp-layout-color2,#8881);font-size:12px;line-height:1.35"
+)
+
+
+class Row(NamedTuple):
+    """A labelled line of a card; ``share`` (0..1) draws a bar in HTML."""
+
+    label: str
+    text: str
+    share: float = -1.0
+
+
+def bundle(run: Json, note: str = "") -> dict[str, str]:
+    """Both forms by MIME type, for a display."""
+    return {"text/plain": text(run, note), "text/html": html(run, note)}
+
+
+def title(run: Json) -> str:
+    """Say the run's name and where it stands, on one line."""
+    return f"{run.get('name', '?')} · {words.standing(run)}"
+
+
+def text(run: Json, note: str = "") -> str:
+    """Render the card for a terminal, a log or a saved notebook."""
+    lines = [f"{_visible(title(run))} · {run.get('run_id', '?')}"]
+    lines += [f"  {row.label:<{_LABEL_WIDTH}}{_visible(row.text)}" for row in rows(run)]
+    shown = screen.text_lines(str(run.get("output_tail") or "")[-_TEXT_CHARS:])
+    if len(shown) > TEXT_LINES:
+        lines.append(f"  output    (the last {TEXT_LINES} lines)")
+    elif shown:
+        lines.append("  output")
+    lines += [f"    | {line}" for line in shown[-TEXT_LINES:]]
+    if note:
+        lines.append(f"  {note}")
+    return "\n".join(lines)
+
+
+def html(run: Json, note: str = "") -> str:
+    """Render the card for a page: no script, readable when its style is taken away."""
+    status = str(run.get("status"))
+    accent = _ACCENTS.get(status, _GOOD if run.get("end") == "completed" else _BAD)
+    body = "".join(_row_html(row) for row in rows(run))
+    output = screen.html(str(run.get("output_tail") or ""))
+    parts = [
+        f'<div style="{_BOX.format(accent=accent)}">',
+        f"<div><b>{escape(str(run.get('name', '?')))}</b> · {escape(words.standing(run))} ",
+        f'<code style="float:right;opacity:.7">{escape(str(run.get("run_id", "?")))}</code></div>',
+        f'<table style="border:none;margin:2px 0 0">{body}</table>',
+        f'<pre style="{_OUTPUT}">{output}</pre>' if output else "",
+        f'<div style="margin-top:6px"><b>{escape(note)}</b></div>' if note else "",
+        "</div>",
+    ]
+    return "".join(parts)
+
+
+def rows(run: Json) -> list[Row]:
+    """Return what there is to say about a run in this state, the most pressing first."""
+    by_status = {"queued": _queued_rows, "active": _active_rows, "ended": _ended_rows}
+    chosen = by_status.get(str(run.get("status")), _queued_rows)
+    ended = run.get("status") == "ended"
+    return [*chosen(run), *_estimate_rows(run), *(() if ended else _command_rows(run))]
+
+
+def _queued_rows(run: Json) -> Iterator[Row]:
+    reasons = run.get("reasons") or ()
+    if reasons:
+        yield Row("waits", words.why(reasons[0]))
+    if run.get("eta_s") is not None:
+        yield Row("starts", f"likely in about {words.span(run['eta_s'])}")
+    if (run.get("attempt") or 0) > 0:
+        yield Row("attempt", f"{run['attempt']} ended without completing; it starts again")
+
+
+def _active_rows(run: Json) -> Iterator[Row]:
+    devices = run.get("devices") or ()
+    yield from _episode_rows(run)
+    yield from _memory_rows(run)
+    cap = _cap(run)
+    if cap:
+        yield Row("cap", cap)
+    if run.get("basis"):
+        yield Row("admitted", words.admitted(run["basis"], devices))
+    if devices:
+        names = [f"GPU {d.get('index', '?')} ({d.get('model', '?')})" for d in devices]
+        yield Row("runs on", ", ".join(names))
+    if (run.get("attempt") or 1) > 1:
+        yield Row("attempt", str(run["attempt"]))
+
+
+def _ended_rows(run: Json) -> Iterator[Row]:
+    error = run.get("error") or {}
+    if error.get("ename"):
+        yield Row("error", f"{error['ename']}: {error.get('evalue', '')}")
+    yield from _episode_rows(run)
+    devices = run.get("devices") or ()
+    charges: Json = run.get("charges") or {}
+    for name, peak in (run.get("peaks") or {}).items():
+        charged = f" of {words.mb(charges[name])} charged" if name in charges else ""
+        yield Row("peak", f"{words.resource(name, devices)} {words.mb(peak)}{charged}")
+    for warning in run.get("warnings") or ():
+        yield Row("warning", str(warning))
+    kill: Json = run.get("kill") or {}
+    if kill:
+        yield Row("stopped", _stopped(kill))
+
+
+def _episode_rows(run: Json) -> Iterator[Row]:
+    episodes: Json = run.get("episodes") or {}
+    done, of = episodes.get("done"), episodes.get("of")
+    if done is not None and of and (of > 1 or done > 1):
+        yield Row("episodes", f"{done:,} of {of:,}", min(1.0, done / of))
+
+
+def _memory_rows(run: Json) -> Iterator[Row]:
+    held: Json = run.get("held") or {}
+    devices = run.get("devices") or ()
+    for name, charge in (run.get("charges") or {}).items():
+        has = held.get(name)
+        where = words.resource(name, devices)
+        if has is None:
+            yield Row(_MEMORY_LABEL, f"{where}: not read yet, {words.mb(charge)} charged")
+        else:
+            share = min(1.0, has / charge) if charge else 0.0
+            used = f"{where} {words.mb(has)} of {words.mb(charge)} charged"
+            yield Row(_MEMORY_LABEL, used, share)
+
+
+def _cap(run: Json) -> str:
+    devices = run.get("devices") or ()
+    caps: Json = run.get("caps") or {}
+    enforcement = str(run.get("enforcement") or "none")
+    sizes = ", ".join(f"{words.resource(n, devices)} {words.mb(c)}" for n, c in caps.items())
+    if not sizes:
+        return ""
+    effect = {
+        "enforced": "enforced: beyond it the run fails itself, nobody else",
+        "advised": "advised: its framework was told, nothing holds it back",
+    }.get(enforcement, "not enforced: the run is watched, nothing holds it back")
+    return f"{sizes}, {effect}"
+
+
+def _estimate_rows(run: Json) -> Iterator[Row]:
+    label = "estimate"
+    for term in (run.get("estimate") or {}).get("terms") or ():
+        yield Row(label, words.term(term))
+        label = ""
+
+
+def _command_rows(run: Json) -> Iterator[Row]:
+    run_id = run.get("run_id", "?")
+    yield Row("to stop", f"jupyter gpugate cancel {run_id}    (or %gpu_cancel {run_id})")
+
+
+def _stopped(kill: Json) -> str:
+    survivors = words.pids(kill.get("survivors") or ())
+    left = f"still there: {survivors}" if survivors else "nothing is left"
+    return f"{words.stopped_by(kill)}; {left}"
+
+
+def _visible(value: str) -> str:
+    """Text without anything that moves a terminal's cursor."""
+    return "".join(c if c.isprintable() else " " for c in value)
+
+
+def _row_html(row: Row) -> str:
+    bar = ""
+    if row.share >= 0:
+        bar = (
+            '<div style="height:4px;width:16em;background:#8883">'
+            f'<div style="height:4px;width:{100 * row.share:.0f}%;background:#2a5db0"></div></div>'
+        )
+    return (
+        f'<tr style="background:none"><td style="{_CELL};opacity:.7">{escape(row.label)}</td>'
+        f'<td style="{_CELL}">{escape(row.text)}{bar}</td></tr>'
+    )

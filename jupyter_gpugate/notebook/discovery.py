@@ -1,0 +1,192 @@
+"""Finds the socket of the user's own gate, and starts a gate where there is none.
+
+The socket is only trusted when its folder belongs to this user alone and the process that listens
+on it runs under this user's uid.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Optional
+
+from jupyter_gpugate.notebook.environment import for_a_gate
+from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
+
+#: Set by the server extension; every kernel that it starts inherits it.
+SOCKET_VARIABLE: Final = "GPUGATE_USER_SOCKET"
+SOCKET_NAME: Final = "gpugate.sock"
+#: A gate imports its readers, opens its journal and adopts runs before it listens.
+START_WAIT_S: Final = 90.0
+#: How long after the end of a gate that was forestalled the other one's socket may take.
+FORESTALLED_S: Final = 10.0
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+#: Run by an interpreter of its own: forking this process, with its threads, is not safe.
+_DETACH: Final = """\
+import os, sys
+child = os.fork()
+if child:
+    print(child)
+else:
+    os.setsid()
+    os.dup2(2, 1)
+    os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where this user's socket lies: in the session's runtime folder, else in /tmp."""
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and Path(runtime).is_dir():
+        return Path(runtime, "gpugate")
+    return _folder_in_tmp()
+
+
+def candidates(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Every socket that may be this user's, the likeliest first."""
+    explicit = environ.get(SOCKET_VARIABLE)
+    paths = [Path(explicit)] if explicit else []
+    paths += [own_folder(environ) / SOCKET_NAME, _folder_in_tmp() / SOCKET_NAME]
+    return list(dict.fromkeys(paths))
+
+
+def find(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
+    """Return the first socket that somebody listens on; a stale one is passed over.
+
+    Raises `GateError` for a folder or a listener that is not this user's own.
+    """
+    for path in candidates(environ):
+        try:
+            dial(path, timeout_s=2.0).close()
+        except GateUnreachable:
+            continue
+        return path
+    return None
+
+
+def dial(path: Path, timeout_s: float) -> socket.socket:
+    """Connect to ``path`` after checking whose it is.
+
+    Raises `GateUnreachable` where nobody listens, `GateError` where the wrong one does.
+    """
+    _check_folder(path.parent)
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        line.settimeout(timeout_s)
+        line.connect(str(path))
+        _check_listener(line, path)
+    except OSError as error:
+        line.close()
+        raise GateUnreachable(f"no gate answers on {path}: {error.strerror or error}") from None
+    except GateError:
+        line.close()
+        raise
+    return line
+
+
+def start_gate(
+    give_up: Callable[[], bool] = lambda: False, environ: Mapping[str, str] = os.environ
+) -> Path:
+    """Start a gate of this user's own and return its socket once it listens.
+
+    The gate is nobody's child and has a session of its own, so that neither an interrupt nor the
+    end of this kernel reaches it.  Raises `GateError` with the last lines of its log when it does
+    not come up.
+    """
+    log = _own_log(environ)
+    pid = _launch(log, environ)
+    deadline = time.monotonic() + START_WAIT_S
+    while time.monotonic() < deadline and not give_up():
+        found = find(environ)
+        if found is not None:
+            return found
+        # One that another gate forestalled ends too: then that one's socket is about to appear.
+        if _has_ended(pid):
+            deadline = min(deadline, time.monotonic() + FORESTALLED_S)
+        time.sleep(0.1)
+    if give_up():
+        raise GateUnreachable("the wait for the gate was given up")
+    raise GateError(f"the gate did not start; the end of {log} says: {_last_lines(log)}")
+
+
+def _folder_in_tmp() -> Path:
+    return Path("/tmp", f"gpugate-{os.getuid()}")  # noqa: S108 - its owner and mode are checked
+
+
+def _check_folder(folder: Path) -> None:
+    try:
+        seen = folder.lstat()
+    except OSError as error:
+        raise GateUnreachable(f"no gate in {folder}: {error.strerror}") from None
+    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
+        raise GateError(
+            f"{folder} is not a folder of your own (owner uid {seen.st_uid}): have it removed, "
+            f"or set {SOCKET_VARIABLE}"
+        )
+    if stat.S_IMODE(seen.st_mode) & 0o077:
+        raise GateError(f"{folder} is open to others: chmod 700 {folder}")
+
+
+def _check_listener(line: socket.socket, path: Path) -> None:
+    packed = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(packed)
+    if uid != os.getuid():
+        raise GateError(f"the process behind {path} runs under uid {uid}, not under yours")
+
+
+def _own_log(environ: Mapping[str, str]) -> Path:
+    folder = own_folder(environ)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_folder(folder)
+    return folder / "gate.log"
+
+
+def _launch(log: Path, environ: Mapping[str, str]) -> int:
+    gate = [sys.executable, "-m", "jupyter_gpugate", "serve", "--user"]
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    try:
+        parent = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _DETACH, *gate],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=descriptor,
+            cwd=Path.home() if Path.home().is_dir() else "/",
+            env=_where_importable(for_a_gate(environ)),
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise GateError(f"a gate cannot be started: {error}; see {log}") from None
+    finally:
+        os.close(descriptor)
+    return int(parent.stdout)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return state.rpartition(")")[2].split()[0] in ("Z", "X")
+
+
+def _where_importable(environ: dict[str, str]) -> dict[str, str]:
+    parent = Path(__file__).resolve().parents[2]
+    if parent.name not in {"site-packages", "dist-packages"}:
+        inherited = environ.get("PYTHONPATH")
+        environ["PYTHONPATH"] = os.pathsep.join([str(parent), *([inherited] if inherited else [])])
+    return environ
+
+
+def _last_lines(log: Path, count: int = 3) -> str:
+    try:
+        lines = log.read_text(errors="replace").strip().splitlines()
+    except OSError as error:
+        return str(error)
+    return " / ".join(lines[-count:]) or "nothing"

@@ -1,0 +1,50 @@
+"""What of this process's surroundings a run or a gate inherits."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, Optional
+
+#: Tokens of Jupyter, the Hub, its proxy and the gate; the user's own keys pass.
+_TOKENS: Final = re.compile(r"JUPYTERHUB_|JPY_|CONFIGPROXY_|JUPYTER_TOKEN|GPUGATE_TOKEN")
+_OF_A_RUN: Final = re.compile(r"GPUGATE_(RUN_ID|ATTEMPT|WORKERS?)$")
+_START_TICKS: Final = 19  # counted from the field after the command's closing bracket
+
+
+def for_a_run(environ: Mapping[str, str], dropped: Iterable[str] = ()) -> dict[str, str]:
+    """Return the environment of a run: everything but tokens and the names in ``dropped``."""
+    unwanted = set(dropped)
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in unwanted and not _TOKENS.match(name)
+    }
+
+
+def for_a_gate(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a gate: no tokens, and no mark of a run it may be started from."""
+    return {k: v for k, v in for_a_run(environ).items() if not _OF_A_RUN.match(k)}
+
+
+def umask() -> Optional[int]:
+    """Read the file mode mask without changing it; None on kernels that do not tell it."""
+    found = re.search(r"^Umask:\s*([0-7]+)", _read("/proc/self/status"), re.MULTILINE)
+    return int(found[1], 8) if found else None
+
+
+def this_process(notebook: str = "") -> dict[str, object]:
+    """Name this process for good: pid, start ticks and boot id, with its notebook's path."""
+    after_command = _read("/proc/self/stat").rpartition(")")[2].split()
+    return {
+        "pid": os.getpid(),
+        "start_ticks": int(after_command[_START_TICKS]),
+        "boot_id": _read("/proc/sys/kernel/random/boot_id").strip(),
+        "notebook": notebook,
+    }
+
+
+def _read(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8", errors="replace")

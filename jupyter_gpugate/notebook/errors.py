@@ -1,0 +1,76 @@
+"""What a user of the gate may catch; each shows itself in a notebook without our own frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Optional
+
+
+class GateError(Exception):
+    """The gate refused a request, or could not be asked.
+
+    ``code`` is the gate's own word for it ("bad_input", "not_found", ...), ``status`` the HTTP
+    status (0 when there was no answer), ``detail`` what the gate said besides the sentence.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "gate",
+        status: int = 0,
+        detail: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status
+        self.detail = dict(detail or {})
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class GateUnreachable(GateError):
+    """Nobody answered: the request may be repeated, and runs go on meanwhile."""
+
+    def __init__(self, message: str, *, code: str = "unreachable", status: int = 0) -> None:
+        super().__init__(message, code=code, status=status)
+
+
+class RunEnded(Exception):
+    """A wait for a run ended without a result; ``state`` is the last that was known of it."""
+
+    def __init__(self, message: str, state: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.state = dict(state)
+        self.run_id = str(state.get("run_id", ""))
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RunFailed(RunEnded):
+    """The run ended without completing; its own traceback is shown in place of the notebook's.
+
+    ``end`` is "failed", "oom", "lost", "expired" or "rejected"; ``ename`` and ``evalue`` are the
+    exception that the run raised, empty where it raised none.
+    """
+
+    def __init__(self, message: str, state: Mapping[str, Any]) -> None:
+        super().__init__(message, state)
+        error = state.get("error") or {}
+        self.end = str(state.get("end") or "failed")
+        self.ename = str(error.get("ename", ""))
+        self.evalue = str(error.get("evalue", ""))
+        self.traceback = [str(line) for line in error.get("traceback") or ()]
+
+    def _render_traceback_(self) -> list[str]:
+        return [*self.traceback, f"RunFailed: {self}"]
+
+
+class RunCancelled(RunEnded):
+    """The run was cancelled and none of its processes is left."""
+
+
+class RunDetached(RunEnded):
+    """The wait was interrupted and given up; the run itself goes on."""

@@ -1,0 +1,228 @@
+"""``%%gated_eval``, ``%gpu_queue``, ``%gpu_estimate``, ``%gpu_cancel``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Callable, Optional, TypeVar, cast
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.display import display
+
+from jupyter_gpugate.notebook import options as given
+from jupyter_gpugate.notebook import results, scope, submission, tables, values
+from jupyter_gpugate.notebook.client import Client, connect
+from jupyter_gpugate.notebook.errors import GateError, RunCancelled, RunDetached
+from jupyter_gpugate.notebook.live import LiveCard
+from jupyter_gpugate.notebook.options import (
+    CELL_OPTIONS,
+    ESTIMATE_OPTIONS,
+    RUN_OPTIONS,
+    Option,
+)
+from jupyter_gpugate.notebook.run import Run, raise_for_end
+from jupyter_gpugate.notebook.waiting import (
+    Interrupts,
+    Patience,
+    State,
+    Verdict,
+    in_background,
+    until_end,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# IPython gives its own decorators and `display` no types.
+_argument: Any = argument
+_magic_arguments: Any = magic_arguments
+_parse_argstring: Any = parse_argstring
+_display: Any = display
+
+_RUN_NAME = Option("name", {"type": given.run_name, "help": "the run's name"})
+
+
+def _magic(register: Any, *options: Option) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        made: Any = register(function)
+        for option in reversed(options):
+            made = _argument(option.flag, **option.settings)(made)
+        return cast(F, _magic_arguments()(made))
+
+    return decorate
+
+
+@magics_class
+class GpuGateMagics(Magics):
+    """Runs a cell when the memory it needs is measured to be free, and shows what the gate sees."""
+
+    @_magic(
+        cell_magic,
+        Option("name", {**_RUN_NAME.settings, "nargs": "?"}),
+        *CELL_OPTIONS,
+        *RUN_OPTIONS,
+    )
+    def gated_eval(self, line: str, cell: str) -> Optional[Run]:
+        """Run this cell in a process of its own once the memory it needs is free."""
+        options = _parse_argstring(self.gated_eval, line)
+        if options.name is None:
+            raise UsageError("the run needs a name: %%gated_eval NAME --episodes N")
+        source = f"# %%gated_eval {options.name}\n{cell}"
+        wait = _Wait(self.shell, options)
+        with _one_liners():
+            inputs = self._checked(options, source)
+            body = submission.cell(options, source)
+            staged = values.stage(inputs) if inputs else None
+            if staged is not None:
+                body["inputs"] = {"names": list(inputs), "staged": str(staged)}
+            with wait.interrupts.taken():
+                run = wait.submit(body, staged)
+                outcome = None if options.detach else wait.follow(run)
+            if outcome is None:
+                return run
+            wait.finish(run, *outcome)
+        return None
+
+    @_magic(line_magic)
+    def gpu_queue(self, line: str) -> None:
+        """Show who runs, who waits and why, and whose the memory is."""
+        _parse_argstring(self.gpu_queue, line)
+        with _one_liners():
+            snapshot = connect().queue()
+        _display(tables.queue(snapshot), raw=True)
+
+    @_magic(line_magic, _RUN_NAME, *ESTIMATE_OPTIONS)
+    def gpu_estimate(self, line: str) -> None:
+        """Show what a run of this name needs, where each number comes from, and if it fits now."""
+        options = _parse_argstring(self.gpu_estimate, line)
+        question = {k: v for k, v in vars(options).items() if v is not None}
+        with _one_liners():
+            answer = connect().estimate(question)
+        _display(tables.estimate(answer), raw=True)
+
+    @_magic(
+        line_magic, Option("run_ids", {"nargs": "+", "metavar": "RUN_ID", "help": "which runs"})
+    )
+    def gpu_cancel(self, line: str) -> None:
+        """Stop runs for certain: every process of theirs."""
+        options = _parse_argstring(self.gpu_cancel, line)
+        with _one_liners():
+            client = connect()
+            for run_id in options.run_ids:
+                answer = client.cancel(run_id)
+                _display({"text/plain": tables.cancelled(run_id, answer)}, raw=True)
+
+    def _checked(self, options: Namespace, source: str) -> dict[str, Any]:
+        """Refuse what could only fail later; return the values to give to the run."""
+        shell: Any = self.shell
+        notebook = {k: v for k, v in shell.user_ns.items() if k not in shell.user_ns_hidden}
+        inputs = submission.flat(options.input)
+        found = scope.read(source)
+        for name in inputs:
+            if name not in notebook:
+                raise UsageError(f"--input {name}: `{name}` is not defined in this notebook")
+        for name in scope.missing(found, notebook, frozenset(inputs)):
+            raise UsageError(scope.remedy(name, notebook[name]))
+        for name in submission.flat(options.output):
+            if name not in found.bound and not found.star_import:
+                raise UsageError(f"--output {name}: the cell never assigns `{name}`")
+        return {name: notebook[name] for name in inputs}
+
+
+class _Wait:
+    """One cell's way through the gate: connect, submit, show, end."""
+
+    def __init__(self, shell: Any, options: Namespace) -> None:
+        self.interrupts = Interrupts()
+        self._shell = shell
+        self._options = options
+        self._card = LiveCard(shell)
+
+    def submit(self, body: submission.Body, staged: Optional[Path]) -> Run:
+        """Queue the run; staged inputs that it does not take over are removed."""
+        try:
+            client = self._connected()
+            return Run(self._submitted(client, body), client)
+        except BaseException:
+            if staged is not None:
+                values.discard(staged)
+            raise
+
+    def follow(self, run: Run) -> tuple[State, Verdict]:
+        """Show the run until its end, or until an interrupt says not to wait for it."""
+        follower = run.follow()
+        replay = results.Replay(self._shell.display_pub)
+
+        def show(state: State, note: str) -> None:
+            self._card.show(state, note)
+            replay.catch_up(state)
+
+        patience = Patience(interactive=is_interactive(self._shell))
+        try:
+            return until_end(follower, self.interrupts, patience, show)
+        finally:
+            follower.close()
+
+    def finish(self, run: Run, state: State, verdict: Verdict) -> None:
+        """Take over the outputs of a completed run; raise whatever else it came to."""
+        again = f'jupyter_gpugate.get("{run.run_id}")'
+        if state.get("status") != "ended" and verdict is Verdict.LEAVE:
+            message = f"the run goes on without this cell; {again} follows it"
+            self._card.show(state, message)
+            raise RunDetached(message, state)
+        if state.get("status") != "ended":
+            raise RunCancelled(f"{run.run_id} is being stopped; {again} follows it", state)
+        raise_for_end(state)
+        if self._options.output:
+            self._shell.push(results.load(state))
+        if self.interrupts.count:
+            raise RunDetached(f"the run completed before the interrupt; {again} has it", state)
+
+    def _connected(self) -> Client:
+        enough = threading.Event()
+        client = in_background(
+            lambda: connect(give_up=enough.is_set), lambda: self.interrupts.count > 0, enough.set
+        )
+        if client is None:
+            raise KeyboardInterrupt
+        return client
+
+    def _submitted(self, client: Client, body: submission.Body) -> str:
+        # A submit that may already be with the gate is seen through; a second interrupt is not.
+        answer = in_background(
+            lambda: client.submit(body), lambda: self.interrupts.count > 1, client.close
+        )
+        if answer is None:
+            raise GateError("interrupted before the gate answered: see %gpu_queue for the run")
+        return str(answer["run_id"])
+
+
+def is_interactive(shell: Any) -> bool:
+    """Tell whether a person is there to interrupt twice.
+
+    A front end that cannot answer `input` (nbclient, papermill, nbconvert) is none; without a
+    kernel, a terminal is one.
+    """
+    parent: Any = getattr(shell, "get_parent", dict)()
+    content = parent.get("content") if isinstance(parent, dict) else None
+    if content:
+        return bool(content.get("allow_stdin", False))
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+@contextlib.contextmanager
+def _one_liners() -> Iterator[None]:
+    """Show a user's mistake as one line, whoever noticed it."""
+    try:
+        yield
+    except (scope.CellError, submission.SubmissionError, values.ValueCannotTravel) as error:
+        raise UsageError(str(error)) from None
+    except GateError as error:
+        if error.status in (400, 404, 409, 413):
+            raise UsageError(str(error)) from None
+        raise

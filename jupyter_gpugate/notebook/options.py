@@ -1,0 +1,169 @@
+"""The options of a run, once for the magic and for the terminal.
+
+Each type turns what a person wrote into a number of bytes, seconds or names, or says in one
+sentence what to write instead.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentTypeError
+from typing import Any, Final, NamedTuple
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9._-]{0,63}")
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([MG])i?B", re.IGNORECASE)
+_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smh])", re.IGNORECASE)
+_BYTES: Final = {"m": 1 << 20, "g": 1 << 30}
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+CLASSES: Final = ("urgent", "high", "normal", "batch")
+
+
+def run_name(text: str) -> str:
+    """Return a run's name: 1 to 64 letters, digits, dots, underscores, hyphens."""
+    if not _NAME.fullmatch(text):
+        raise ArgumentTypeError(
+            f"`{text}` is no name for a run: use up to 64 letters, digits, dots, hyphens, "
+            "underscores, the first no hyphen"
+        )
+    return text
+
+
+def size(text: str) -> int:
+    """Return the bytes of "2GB", "1500MB", "1.5GiB"; MB and MiB are both 2^20."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found or not float(found[1]):
+        raise ArgumentTypeError(f"`{text}` is no size: write one such as 2GB, 1500MB or 1.5GiB")
+    return int(float(found[1]) * _BYTES[found[2].lower()])
+
+
+def duration(text: str) -> float:
+    """Return the seconds of "90s", "30m", "4h"."""
+    found = _TIME.fullmatch(text.strip())
+    if not found or not float(found[1]):
+        raise ArgumentTypeError(f"`{text}` is no time: write one such as 90s, 30m or 4h")
+    return float(found[1]) * _SECONDS[found[2].lower()]
+
+
+def positive(text: str) -> int:
+    """Return a whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"`{text}` must be a whole number from 1 on")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """Return a whole number from 0 on."""
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"`{text}` must be a whole number from 0 on")
+    return int(text)
+
+
+def parameter(text: str) -> tuple[str, str]:
+    """Return the name and the value of "batch=64"."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ArgumentTypeError(f"`{text}` must be NAME=VALUE, such as batch=64")
+    return name.strip(), value
+
+
+def names(text: str) -> list[str]:
+    """Return the Python names of "x,y"."""
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    wrong = [name for name in found if not name.isidentifier()]
+    if wrong or not found:
+        raise ArgumentTypeError(f"`{text}` must be names separated by commas, such as x,y")
+    return found
+
+
+class Option(NamedTuple):
+    """One option as argparse takes it."""
+
+    flag: str
+    settings: dict[str, Any]
+
+
+def _option(flag: str, **settings: Any) -> Option:
+    return Option(flag, settings)
+
+
+#: Of every run, whether a cell or a program.
+RUN_OPTIONS: Final = (
+    _option("--gpus", type=count, metavar="N", help="GPUs; 0: none (default: 1 where one exists)"),
+    _option("--hint-vram", type=size, metavar="SIZE", help="your own estimate of GPU memory: 2GB"),
+    _option("--hint-ram", type=size, metavar="SIZE", help="your own estimate of RAM: 4GB"),
+    _option(
+        "--set",
+        type=parameter,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of the run; other values are other settings to the estimate",
+    ),
+    _option(
+        "--set-free",
+        type=parameter,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter that does not change the memory needed, such as a seed",
+    ),
+    _option(
+        "--class",
+        dest="job_class",
+        choices=CLASSES,
+        help="urgent, high, normal (the default) or batch",
+    ),
+    _option("--evictable", action="store_true", help="may be stopped to make room, and resumed"),
+    _option("--exclusive", action="store_true", help="wants its GPU to itself"),
+    _option("--max-wait", type=duration, metavar="TIME", help="give up when not started by then"),
+    _option("--time-limit", type=duration, metavar="TIME", help="stop the run after this long"),
+    _option(
+        "--drop-env",
+        type=str,
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an environment variable that the run must not see",
+    ),
+    _option("--detach", action="store_true", help="do not wait for the end"),
+)
+
+#: Of cells only.
+CELL_OPTIONS: Final = (
+    _option("--episodes", type=positive, default=1, metavar="N", help="units of work (default: 1)"),
+    _option("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)"),
+    _option(
+        "--input",
+        type=names,
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="names of this notebook that the run gets by value, as in x,y",
+    ),
+    _option(
+        "--output",
+        type=names,
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="names of the run that this notebook gets back",
+    ),
+)
+
+#: Of programs only.
+PROGRAM_OPTIONS: Final = (
+    _option(
+        "--memory-irrelevant",
+        type=names,
+        action="append",
+        default=[],
+        metavar="NAMES",
+        help="parameters of the command that do not change the memory needed",
+    ),
+)
+
+#: Of a question about a run.
+ESTIMATE_OPTIONS: Final = (
+    _option("--workers", type=positive, metavar="N", help="for N processes"),
+    _option("--gpus", type=count, metavar="N", help="for N GPUs"),
+)

@@ -1,0 +1,154 @@
+"""What a cell's source uses, binds and imports, read from its compiled code.
+
+The compiler's own view is used because it knows evaluation order and scopes: ``x = x + 1`` reads
+``x`` of somebody else, ``for x in xs: print(x)`` does not.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+import re
+import types
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: Top-level await works in a cell.
+_FLAGS: Final = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_MAGIC_LINE: Final = re.compile(r"\s*([%!?]|[\w.,\s()\[\]]+=\s*[%!])|.*\?\s*$")
+_READS: Final = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
+_COMPREHENSIONS: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+#: What the run itself provides.
+PROVIDED: Final = frozenset({"episodes", "worker", "workers", "params"})
+
+
+class CellError(ValueError):
+    """The cell cannot become a run; the message names the line and what to do."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Names of a cell: read before it binds them, bound by it, and whether it imports ``*``."""
+
+    used: frozenset[str]
+    bound: frozenset[str]
+    star_import: bool
+
+
+def read(source: str) -> Scope:
+    """Compile ``source`` and say what it uses; raise `CellError` with the line that is wrong."""
+    code = _compiled(source)
+    walk = _Walk()
+    walk.module_level(code)
+    # A function's body runs when everything at module level may be bound already.
+    for body in walk.functions:
+        walk.used |= _globals_of(body) - walk.bound
+    return Scope(frozenset(walk.used), frozenset(walk.bound), "*" in _imported(source))
+
+
+def missing(scope: Scope, notebook: Mapping[str, Any], given: frozenset[str]) -> list[str]:
+    """Name what the cell uses and only the notebook has, sorted.
+
+    After ``from module import *`` nobody can tell whose a name is: then nothing is missing.
+    """
+    if scope.star_import:
+        return []
+    known = given | PROVIDED
+    return sorted(n for n in scope.used - known if n in notebook and not n.startswith("__"))
+
+
+def remedy(name: str, value: object) -> str:
+    """Say in one sentence how ``name`` of the notebook gets into the run."""
+    if isinstance(value, types.ModuleType):
+        where = value.__name__
+        line = f"import {where}" if where == name else f"import {where} as {name}"
+        return f"`{name}` is imported in this notebook but not in the cell: add `{line}` to it"
+    return f"`{name}` is defined in this notebook but not given to the run: add --input {name}"
+
+
+def _compiled(source: str) -> types.CodeType:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code: types.CodeType = compile(source, "<cell>", "exec", _FLAGS, dont_inherit=True)
+            return code
+    except SyntaxError as error:
+        raise CellError(_what_is_wrong(source, error)) from None
+    except ValueError as error:  # a NUL character
+        raise CellError(f"the cell is not Python source: {error}") from None
+
+
+def _what_is_wrong(source: str, error: SyntaxError) -> str:
+    number = error.lineno or 1
+    lines = source.splitlines()
+    line = lines[number - 1].strip() if number <= len(lines) else ""
+    if _MAGIC_LINE.match(line):
+        return (
+            f"line {number} `{line}`: %, ! and ? lines belong to the notebook and do not work in "
+            "a run; move it to a cell of its own, or use subprocess"
+        )
+    return f"line {number} `{line}`: {error.msg}"
+
+
+class _Walk:
+    """Collects names in evaluation order; bodies of functions are put aside."""
+
+    def __init__(self) -> None:
+        self.bound: set[str] = set()
+        self.used: set[str] = set()
+        self.functions: list[types.CodeType] = []
+
+    def module_level(self, code: types.CodeType) -> None:
+        self._walk(code, self.bound)
+
+    def _walk(self, code: types.CodeType, own: set[str]) -> None:
+        for step in dis.get_instructions(code):
+            name = step.argval
+            if isinstance(name, types.CodeType):
+                self._enter(name)
+            elif step.opname == "STORE_NAME":
+                own.add(name)
+            elif step.opname in _READS and name not in own | self.bound:
+                self.used.add(name)
+
+    def _enter(self, code: types.CodeType) -> None:
+        # Class bodies and comprehensions run where they stand.
+        if code.co_flags & inspect.CO_NEWLOCALS and code.co_name not in _COMPREHENSIONS:
+            self.functions.append(code)
+            self.bound |= _made_global(code)
+        else:
+            self._walk(code, set())
+
+
+def _globals_of(code: types.CodeType) -> set[str]:
+    """Every global that ``code`` or anything inside it reads and did not bind itself."""
+    read: set[str] = set()
+    own: set[str] = set()
+    for step in dis.get_instructions(code):
+        if isinstance(step.argval, types.CodeType):
+            read |= _globals_of(step.argval)
+        elif step.opname == "STORE_NAME":
+            own.add(step.argval)
+        elif step.opname in _READS and step.argval not in own:
+            read.add(step.argval)
+    return read
+
+
+def _made_global(code: types.CodeType) -> set[str]:
+    """Every name that ``code`` or a function inside it binds by a ``global`` statement."""
+    made: set[str] = set()
+    for step in dis.get_instructions(code):
+        if isinstance(step.argval, types.CodeType):
+            made |= _made_global(step.argval)
+        elif step.opname == "STORE_GLOBAL":
+            made.add(step.argval)
+    return made
+
+
+def _imported(source: str) -> set[str]:
+    tree = compile(source, "<cell>", "exec", flags=_FLAGS | ast.PyCF_ONLY_AST, dont_inherit=True)
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return {alias.name for node in nodes for alias in node.names}

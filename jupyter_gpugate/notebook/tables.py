@@ -1,0 +1,249 @@
+"""The queue, an estimate and a machine as text and HTML tables, for notebooks and terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Final
+
+from jupyter_gpugate.notebook import words
+from jupyter_gpugate.notebook.words import Json
+
+Table = Sequence[Sequence[str]]
+
+_CELL: Final = "text-align:left;vertical-align:top;padding:0 14px 0 0"
+
+
+def queue(snapshot: Json) -> dict[str, str]:
+    """Both forms of a snapshot, by MIME type."""
+    return _bundle(list(queue_parts(snapshot)))
+
+
+def estimate(answer: Json) -> dict[str, str]:
+    """Both forms of an estimate, by MIME type."""
+    return _bundle(list(estimate_parts(answer)))
+
+
+def machine(answer: Json) -> dict[str, str]:
+    """Both forms of what can be measured and enforced here, by MIME type."""
+    return _bundle(list(machine_parts(answer)))
+
+
+def cancelled(run_id: str, answer: Json) -> str:
+    """Say in one sentence what a cancel came to."""
+    if not answer.get("cancelled"):
+        return f"{run_id} had {answer.get('end') or 'ended'} before it could be cancelled"
+    if answer.get("means") == "withdrawn":
+        return f"{run_id} is cancelled: it had not started"
+    how = f"stopped {words.stopped_by(answer)}"
+    left = words.pids(answer.get("survivors") or ())
+    return f"{run_id} is cancelled: {how}" + (f"; still there: {left}" if left else "")
+
+
+def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
+    """Headings with their tables; a table's first row names its columns."""
+    devices = snapshot.get("devices") or ()
+    columns = ["", "free", "to be had", "used", "runs", "notebooks", "others"]
+    yield "memory", [columns, *_memory(snapshot)]
+    running = snapshot.get("running") or ()
+    if running:
+        head = ["run", "name", "owner", "where it stands", "holds of its charge", "episodes"]
+        yield "running", [head, *(_running(row, devices) for row in running)]
+    queued = snapshot.get("queued") or ()
+    if queued:
+        head = ["", "run", "name", "owner", "waited", "waits because"]
+        yield "waiting", [head, *(_queued(row) for row in queued)]
+    if not running and not queued:
+        yield "no run is live and none is waiting", []
+    external = [row for row in snapshot.get("external") or () if row.get("held_bytes")]
+    if external:
+        largest = sorted(external, key=lambda row: -row["held_bytes"])[:10]
+        head = ["held", "of", "pid", "user", "command"]
+        yield "held by others (the largest)", [head, *(_external(row, devices) for row in largest)]
+    for trouble in _troubles(snapshot):
+        yield trouble, []
+
+
+def estimate_parts(answer: Json) -> Iterator[tuple[str, Table]]:
+    """Say what a run would need, where each number comes from, and if it would start now."""
+    rows = [[words.term(term)] for term in answer.get("terms") or ()]
+    yield str(answer.get("name") or "estimate"), rows or [["nothing is known of this name yet"]]
+    totals: Json = answer.get("total_bytes") or {}
+    known = [f"{words.resource(name)} {_total(total)}" for name, total in totals.items()]
+    if known:
+        yield f"in all: {'; '.join(known)}", []
+    ignored = answer.get("ignored_parameters") or ()
+    if ignored:
+        yield f"shown not to change it: {', '.join(ignored)}", []
+    if answer.get("max_workers"):
+        yield f"up to {answer['max_workers']} workers fit now", []
+    if answer.get("would_start") is not None:
+        reasons = answer.get("reasons") or ()
+        because = f": {words.why(reasons[0])}" if reasons else ""
+        yield "it would start now" if answer["would_start"] else f"it would wait{because}", []
+
+
+def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:
+    """Say in sentences what can be measured and enforced here, and why not."""
+    yield "measured", [[line] for line in _measured(answer)]
+    yield "enforced", [[line] for line in _ENFORCED]
+    if not answer.get("reach"):
+        yield "no gate is running for this user; the first run starts one", []
+
+
+def text(parts: Sequence[tuple[str, Table]]) -> str:
+    """Headings and aligned columns."""
+    return "\n".join(line for heading, table in parts for line in (heading, *_aligned(table)))
+
+
+def html(parts: Sequence[tuple[str, Table]]) -> str:
+    """Headings and tables; every word is escaped."""
+    return "".join(
+        f"<div><b>{escape(heading)}</b></div>" + (_html_table(table) if table else "")
+        for heading, table in parts
+    )
+
+
+def _bundle(parts: Sequence[tuple[str, Table]]) -> dict[str, str]:
+    return {"text/plain": text(parts), "text/html": html(parts)}
+
+
+def _memory(snapshot: Json) -> Iterator[list[str]]:
+    free: Json = snapshot.get("free_bytes") or {}
+    room: Json = snapshot.get("room_bytes") or {}
+    attribution: Json = snapshot.get("attribution") or {}
+    shares = {**(attribution.get("resources") or {}), **(attribution.get("devices") or {})}
+    names = ["ram", *(str(device["uuid"]) for device in snapshot.get("devices") or ())]
+    for name in names:
+        share: Json = shares.get(name) or {}
+        yield [
+            words.resource(name, snapshot.get("devices") or ()),
+            words.mb(free.get(name)),
+            words.mb(room.get(name)),
+            words.mb(share.get("used_total")),
+            words.mb(sum((share.get("runs") or {}).values())),
+            words.mb(sum((share.get("kernels") or {}).values())),
+            words.mb(share.get("external")),
+        ]
+
+
+def _running(row: Json, devices: Sequence[Json]) -> list[str]:
+    held: Json = row.get("held") or {}
+    memory = [
+        f"{words.resource(name, devices)} {words.mb(held.get(name))} of {words.mb(charge)}"
+        for name, charge in (row.get("charges") or {}).items()
+    ]
+    episodes: Json = row.get("episodes") or {}
+    return [
+        str(row.get("run_id", "")),
+        str(row.get("name", "")),
+        str(row.get("owner", "")),
+        words.standing({"status": "active", **row}),
+        ", ".join(memory),
+        f"{episodes['done']:,} of {episodes['of']:,}" if episodes.get("of") else "",
+    ]
+
+
+def _queued(row: Json) -> list[str]:
+    reasons = row.get("reasons") or ()
+    return [
+        str(row.get("position", "")),
+        str(row.get("run_id", "")),
+        str(row.get("name", "")),
+        str(row.get("owner", "")),
+        words.span(row["waited_s"]) if row.get("waited_s") is not None else "",
+        words.why(reasons[0]) if reasons else "it is about to be looked at",
+    ]
+
+
+def _external(row: Json, devices: Sequence[Json]) -> list[str]:
+    return [
+        words.mb(row.get("held_bytes")),
+        words.resource(str(row.get("resource", "")), devices),
+        str(row.get("pid", "")),
+        str(row.get("user") or ""),
+        str(row.get("command") or row.get("note") or ""),
+    ]
+
+
+def _troubles(snapshot: Json) -> Iterator[str]:
+    for what, name in (("journal", "journal_fault"), ("sample", "sample_fault")):
+        if snapshot.get(name):
+            yield f"the {what} is in trouble: {snapshot[name]}"
+    if snapshot.get("draining"):
+        yield f"the machine takes no new runs: {snapshot['draining']}"
+    for device in snapshot.get("devices") or ():
+        if device.get("message"):
+            yield str(device["message"])
+    for reader in snapshot.get("readers") or ():
+        fault: Json = reader.get("fault") or {}
+        if fault:
+            yield f"the {reader.get('name')} reader: {fault.get('text') or fault.get('code')}"
+
+
+_ENFORCED: Final = (
+    "The GPU memory of a cell that uses torch is capped at its charge: beyond it the cell fails.",
+    "JAX, TensorFlow and vLLM are told their cap by environment variables and may exceed it.",
+    "Other programs have no cap: they are watched, and charged for what they hold.",
+    "RAM is checked before a run starts and watched while it runs; it is never capped.",
+)
+
+
+def _measured(answer: Json) -> Iterator[str]:
+    ram: Json = answer.get("ram") or {}
+    if ram:
+        bound = ram.get("bound_by")
+        by = "" if bound in (None, "machine") else f", as the limit of cgroup {bound} allows"
+        sizes = f"{words.mb(ram.get('free_bytes'))} free of {words.mb(ram.get('total_bytes'))}"
+        yield f"RAM is measured: {sizes}{by}."
+    else:
+        yield "RAM cannot be read: nothing starts."
+    attribution: Json = answer.get("attribution") or {}
+    shares: Json = attribution.get("devices") or {}
+    devices = answer.get("devices") or ()
+    for device in devices:
+        yield from _device_lines(device, shares.get(device.get("uuid")) or {})
+    for reader in answer.get("readers") or ():
+        fault: Json = reader.get("fault") or {}
+        if fault:
+            yield f"The {reader['name']} reader: {fault.get('text')}."
+        elif reader["name"] == "gpu" and not devices:
+            yield "There is no NVIDIA GPU here: runs start by RAM alone."
+    if devices and not attribution.get("pids_are_ours", True):
+        yield "The driver counts processes of another PID namespace: holders cannot be told apart."
+
+
+def _device_lines(device: Json, shares: Json) -> Iterator[str]:
+    name = f"GPU {device.get('index')} ({device.get('model')})"
+    fault: Json = device.get("fault") or {}
+    if device.get("free_bytes") is None:
+        why = fault.get("text") or device.get("message") or "the driver gives no number"
+        yield f"{name} cannot be measured: {why}."
+        return
+    sizes = f"{words.mb(device['free_bytes'])} free of {words.mb(device.get('total_bytes'))}"
+    yield f"{name} is measured ({device.get('source')}): {sizes}."
+    if shares.get("fault"):
+        yield f"{name} does not tell who holds its memory: {shares['fault']}."
+
+
+def _total(total: object) -> str:
+    return words.mb(total) if isinstance(total, (int, float)) else "not known"
+
+
+def _aligned(table: Table) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*table)]
+    for row in table:
+        cells = (_one_line(cell).ljust(width) for cell, width in zip(row, widths))
+        yield "  " + "  ".join(cells).rstrip()
+
+
+def _one_line(cell: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in cell)
+
+
+def _html_table(table: Table) -> str:
+    rows = "".join(
+        "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row) + "</tr>"
+        for row in table
+    )
+    return f"<table>{rows}</table>"

@@ -1,0 +1,271 @@
+"""Waits for a run in the foreground: interrupts are counted, HTTP runs in threads that end here.
+
+The main thread never blocks for long and never makes a request, so a signal is taken within a
+moment and never in the middle of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, Final, Generic, Optional, TypeVar
+
+from jupyter_gpugate.notebook import client as gate
+from jupyter_gpugate.notebook.client import Client, Pauses
+from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
+
+T = TypeVar("T")
+State = dict[str, Any]
+
+#: How long a first interrupt stands before the run is left to itself.
+SECOND_CHANCE_S: Final = 5.0
+#: One look of the main thread, and the least time between two answers shown.
+_STEP_S: Final = 0.05
+_PACE_S: Final = 0.25
+#: A gate that is away this long is taken for gone: then one is started.
+_GONE_S: Final = 10.0
+#: Cancel (grace and all) may take a while; an interrupt this long after it no longer waits for it.
+_TIME_TO_CANCEL_S: Final = 1.0
+
+
+class Interrupts:
+    """Counts SIGINT while entered, in place of KeyboardInterrupt in the middle of anything."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextlib.contextmanager
+    def taken(self) -> Iterator[Interrupts]:
+        """Count from here on; only the main thread can, elsewhere nothing is counted."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        before = signal.signal(signal.SIGINT, self._take)
+        try:
+            yield self
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+
+    def _take(self, _number: int, _frame: Optional[types.FrameType]) -> None:
+        # Nothing but a count: a lock taken here could be held by the very code it interrupts.
+        self.count += 1
+
+
+class Verdict(Enum):
+    """What the interrupts so far ask for."""
+
+    WAIT = "wait"
+    WARN = "warn"  # one interrupt: a second one cancels
+    LEAVE = "leave"  # no second one came: the run goes on alone
+    CANCEL = "cancel"
+    ENOUGH = "enough"  # not even the end of the cancel is waited for
+
+
+class Patience:
+    """Turns a count of interrupts into a verdict; without a person the first one cancels."""
+
+    def __init__(self, *, interactive: bool) -> None:
+        self._cancels_at = 2 if interactive else 1
+        self._first_at: Optional[float] = None
+        self._cancelled_at: Optional[float] = None
+        self._seen = 0
+
+    def verdict(self, interrupts: int, now: float) -> Verdict:
+        """Judge; ``now`` is any steady clock in seconds."""
+        more, self._seen = interrupts > self._seen, interrupts
+        if self._cancelled_at is not None:
+            enough = more and now - self._cancelled_at >= _TIME_TO_CANCEL_S
+            return Verdict.ENOUGH if enough else Verdict.CANCEL
+        if interrupts >= self._cancels_at:
+            self._cancelled_at = now
+            return Verdict.CANCEL
+        if interrupts == 0:
+            return Verdict.WAIT
+        if self._first_at is None:
+            self._first_at = now
+        return Verdict.WARN if now - self._first_at < SECOND_CHANCE_S else Verdict.LEAVE
+
+
+class Background(Generic[T]):
+    """One call in a daemon thread; whoever wants its result waits in short steps."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self._result: Optional[T] = None
+        self._error: Optional[BaseException] = None
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="gpugate-call", daemon=True)
+        self._thread.start()
+
+    def done(self, timeout_s: Optional[float] = _STEP_S) -> bool:
+        return self._done.wait(timeout_s)
+
+    def result(self) -> T:
+        """Return what the call returned, or raise what it raised; only once it is done."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def _work(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the result is taken
+            self._error = error
+        finally:
+            self._done.set()
+
+
+def in_background(
+    call: Callable[[], T], interrupted: Callable[[], bool], abandon: Callable[[], None]
+) -> Optional[T]:
+    """Run ``call`` beside the main thread; on an interrupt ``abandon`` it and return None."""
+    work = Background(call)
+    while not work.done():
+        if interrupted():
+            abandon()
+            work.done(timeout_s=None)
+            return None
+    return work.result()
+
+
+class Follower:
+    """Follows one run over HTTP in a thread of its own, through restarts of its gate."""
+
+    def __init__(self, client: Client, run_id: str) -> None:
+        self._client = client
+        self._run_id = run_id
+        self._closed = threading.Event()
+        self._news = threading.Condition()
+        self._state: Optional[State] = None
+        self._error: Optional[Exception] = None
+        self._cancelling: Optional[Background[None]] = None
+        #: Why the gate cannot be asked at the moment; empty when it can.
+        self.trouble = ""
+        #: What the gate said to a cancel that it refused, or has not taken yet.
+        self.refused = ""
+        self.not_taken = ""
+        self._thread = threading.Thread(target=self._follow, name="gpugate-follow", daemon=True)
+        self._thread.start()
+
+    def next(self, timeout_s: float = _STEP_S) -> Optional[State]:
+        """Return the newest state since the last call, None when there is none in time."""
+        with self._news:
+            if self._state is None and self._error is None:
+                self._news.wait(timeout_s)
+            if self._error is not None:
+                raise self._error
+            state, self._state = self._state, None
+            return state
+
+    def cancel(self) -> None:
+        """Ask for the cancel, again and again until the gate has taken or refused it."""
+        if self._cancelling is None:
+            self._cancelling = Background(self._cancel)
+
+    def close(self) -> None:
+        """End the threads; afterwards nothing of this wait is left."""
+        self._closed.set()
+        self._client.close()
+        self._thread.join()
+        if self._cancelling is not None:
+            self._cancelling.result()
+
+    def _follow(self) -> None:
+        etag: Optional[str] = None
+        pauses = Pauses()
+        away_since: Optional[float] = None
+        while not self._closed.is_set():
+            try:
+                answer = self._client.run(self._run_id, wait_s=gate.POLL_S, etag=etag)
+            except GateUnreachable as error:
+                self.trouble = str(error)
+                away_since = away_since or time.monotonic()
+                self._closed.wait(pauses.next())
+                self._look_again(start=time.monotonic() - away_since > _GONE_S)
+                continue
+            except Exception as error:  # noqa: BLE001 - raised where the state is taken
+                self._tell(error=error)
+                return
+            self.trouble, pauses, away_since = "", Pauses(), None
+            etag = answer.etag
+            if answer.body is not None:
+                self._tell(state=answer.body)
+                if answer.body.get("status") == "ended":
+                    return
+            self._closed.wait(_PACE_S)
+
+    def _cancel(self) -> None:
+        pauses = Pauses()
+        while not self._closed.is_set():
+            try:
+                self._client.cancel(self._run_id)
+            except GateUnreachable as error:
+                self.not_taken = str(error)
+                self._closed.wait(pauses.next())
+                continue
+            except GateError as error:
+                self.refused = str(error)
+            self.not_taken = ""
+            return
+
+    def _look_again(self, *, start: bool) -> None:
+        try:
+            found = gate.connect(start=start, give_up=self._closed.is_set)
+        except GateError as error:
+            self.trouble = str(error)
+            return
+        self._client = found
+        if self._closed.is_set():
+            found.close()
+
+    def _tell(self, state: Optional[State] = None, error: Optional[Exception] = None) -> None:
+        with self._news:
+            self._state, self._error = state, error
+            self._news.notify_all()
+
+
+Show = Callable[[State, str], None]
+
+
+def until_end(
+    follower: Follower, interrupts: Interrupts, patience: Patience, show: Show
+) -> tuple[State, Verdict]:
+    """Wait for the run's end, or until the interrupts so far say not to.
+
+    ``show`` gets the state and a note whenever either changed.  Returns the last state and the
+    verdict under which the wait ended.
+    """
+    state: State = {}
+    shown = ""
+    while True:
+        news = follower.next()
+        state = news or state
+        verdict = patience.verdict(interrupts.count, time.monotonic())
+        ended = state.get("status") == "ended"
+        if verdict is Verdict.CANCEL and not ended:
+            follower.cancel()
+        note = "" if ended else _note(verdict, follower)
+        if news or note != shown:
+            show(state, note)
+            shown = note
+        if ended or verdict in (Verdict.LEAVE, Verdict.ENOUGH):
+            return state, verdict
+
+
+def _note(verdict: Verdict, follower: Follower) -> str:
+    if verdict is Verdict.WARN:
+        return "interrupt again within 5 s to cancel; the run goes on otherwise"
+    if verdict is Verdict.LEAVE:
+        return "the run goes on without this cell"
+    if follower.refused:
+        return f"the cancel was refused: {follower.refused}"
+    if verdict in (Verdict.CANCEL, Verdict.ENOUGH):
+        how_far = follower.not_taken or "its processes are being stopped"
+        return f"cancelling: {how_far}"
+    return f"{follower.trouble}; the run goes on" if follower.trouble else ""

@@ -1,0 +1,142 @@
+"""Numbers and verdicts as a researcher reads them; the only place where bytes become MB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Optional
+
+Json = Mapping[str, Any]
+
+_MB: Final = 1 << 20
+_PHASES: Final = {
+    "granted": "admitted, about to start",
+    "starting": "starting",
+    "running": "running",
+    "stopping": "stopping",
+    "ending": "ending",
+}
+_ENDS: Final = {
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "expired": "expired: it did not start within its longest wait",
+    "rejected": "rejected",
+    "oom": "out of memory",
+    "lost": "lost: its supervisor went away without an end on record",
+}
+_BASES: Final = {
+    "calibrated": "by what earlier runs needed",
+    "hint": "by your hint",
+    "watch": "provisionally: nothing is known yet, so it is watched until it settles",
+    "declared": "by the administrator's declared figures",
+}
+
+
+def mb(value: Optional[float]) -> str:
+    """Say bytes as whole MB (2^20), "?" where nothing could be read."""
+    return "?" if value is None else f"{value / _MB:,.0f} MB"
+
+
+def span(seconds: float) -> str:
+    """Say seconds as a person does: "40 s", "4 min", "2 h 05 min"."""
+    if seconds < 100:  # noqa: PLR2004 - people say 90 s, and 2 min
+        return f"{max(0, seconds):.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:  # noqa: PLR2004 - as above
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def resource(name: str, devices: Iterable[Json] = ()) -> str:
+    """Name a resource for people: RAM, VRAM, or "GPU 0" where the device is known."""
+    if name in ("ram", "vram"):
+        return name.upper()
+    for device in devices:
+        if device.get("uuid") == name:
+            return f"GPU {device.get('index', '?')}"
+    return name if len(name) <= 12 else f"{name[:12]}…"  # noqa: PLR2004 - "GPU-" and 8 digits
+
+
+def standing(run: Json) -> str:
+    """Where a run stands, in a few words."""
+    status = run.get("status")
+    if status == "queued":
+        position = run.get("position")
+        return f"waiting, number {position} in the queue" if position else "waiting in the queue"
+    if status == "ended":
+        return ended(run)
+    return _PHASES.get(str(run.get("phase")), str(run.get("phase") or status))
+
+
+def ended(run: Json) -> str:
+    """How a run ended, with the reason on record."""
+    end = str(run.get("end") or "ended")
+    why = str(run.get("exit_reason") or "")
+    words = _ENDS.get(end, end)
+    return f"{words} ({why.replace('_', ' ')})" if why and why not in ("exit 0", end) else words
+
+
+def admitted(basis: Json, devices: Iterable[Json]) -> str:
+    """By what right each resource was charged."""
+    known = list(devices)
+    parts = [f"{resource(r, known)} {_BASES.get(str(b), b)}" for r, b in basis.items()]
+    return "; ".join(parts)
+
+
+def why(reason: Json) -> str:
+    """Say one reason why a run is kept waiting: the gate's own sentence."""
+    kind = str(reason.get("kind") or "no reason is known")
+    return str(reason.get("message") or kind.replace("_", " "))
+
+
+def stopped_by(kill: Json) -> str:
+    """Say by what means a run was stopped, and how long that took."""
+    means = {"term": "TERM", "kill": "KILL"}
+    steps = [means.get(step, step) for step in str(kill.get("means") or "?").split(" + ")]
+    return f"by {', then '.join(steps)} in {kill.get('ms') or 0:,.0f} ms"
+
+
+def pids(survivors: Iterable[Any]) -> str:
+    """Name processes by pid; a process may come as (pid, start ticks)."""
+    return ", ".join(str(one[0] if isinstance(one, (list, tuple)) else one) for one in survivors)
+
+
+def number(name: str, value: float) -> str:
+    """Say a number that a decision used, under its name: bytes as MB, the rest as it is."""
+    if name.endswith("_bytes"):
+        return f"{name[:-6].replace('_', ' ')} {mb(value)}"
+    return f"{name.replace('_', ' ')} {value:,}"
+
+
+def term(term_: Json) -> str:
+    """One term of an estimate with its origin inline."""
+    name = resource(str(term_.get("resource", "")))
+    if term_.get("holder") == "model_server":
+        name += " of the model server"
+    if term_.get("need_bytes") is None:
+        return f"{name} {_unknown(term_)}"
+    margin = int(term_.get("margin_bytes") or 0)
+    parts = [f"{name} {mb(term_['need_bytes'] - margin)} {_origin(term_)}"]
+    if term_.get("n"):
+        parts.append(f"n = {term_['n']}")
+    if margin:
+        parts.append(f"+ {margin / _MB:,.0f} margin")
+    return ", ".join(parts)
+
+
+def _origin(term_: Json) -> str:
+    origin, note = str(term_.get("origin") or ""), str(term_.get("note") or "")
+    if origin == "hint":
+        return "by your hint"
+    if not note or note.startswith(origin):
+        return note or origin
+    return f"{origin} ({note})"
+
+
+def _unknown(term_: Json) -> str:
+    clues = [str(term_["note"])] if term_.get("note") else []
+    if term_.get("prior_bytes"):
+        clues.append(f"other source of this name needed {mb(term_['prior_bytes'])}")
+    if term_.get("lower_bound_bytes"):
+        clues.append(f"unfinished attempts held {mb(term_['lower_bound_bytes'])}")
+    return "not known yet" + (f" ({'; '.join(clues)})" if clues else "")

@@ -1,0 +1,189 @@
+"""B3: from a submit to the first line of the user's code, when the run fits.
+
+The limit is the same supervisor, interpreter and shell started by hand, from a run directory that
+is ready, with a socket that says "go" at once.  Both go in turn; the peers that may be installed
+(task-spooler, Slurm) start a plain Python of their own and are shown without a bar.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import json
+import shutil
+import socketserver
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from jupyter_gpugate.notebook.client import Client
+from tests.benchmarks.measure import STEADY, WORDS, bar, cpu_ms, fixed_loop, save, spread_of, table
+from tests.served import Places, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+RUNS: Final = 200
+MOST_OF_LIMIT: Final = 1.5
+
+
+def run(runs: int = RUNS) -> dict[str, Any]:
+    """Submit so many runs one after the other; JSON data with medians in milliseconds."""
+    with tempfile.TemporaryDirectory() as scratch:
+        places = Places(Path(scratch))
+        gate = subprocess.Popen(
+            [sys.executable, "-m", "jupyter_gpugate", "serve", "--user"],
+            env=places.environ(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            until(places.socket.exists, "the gate listens")
+            jobs = _jobs(places)
+            result = _measured(jobs, runs)
+        finally:
+            gate.terminate()
+            gate.wait()
+            shutil.rmtree(places.runtime, ignore_errors=True)
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table, or JSON; 1 where the bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(arguments)
+    result = run(chosen.runs)
+    save("b3", result)
+    if chosen.json:
+        print(json.dumps(result, indent=2))
+    else:
+        rows = [["B3: ms to the first line", "median"]]
+        rows += [[name, f"{ms:.0f}"] for name, ms in result["ms"].items()]
+        limit = result["bars"]["of_limit"]
+        print(table(rows))
+        print(
+            f"gate / limit {limit['value']:.2f} (bar {limit['bar']}): {WORDS[limit['passed']]}; "
+            f"spread {result['spread']:.2f}x (void above {STEADY})"
+        )
+    return 1 if result["passed"] is False else 0
+
+
+def _measured(jobs: dict[str, Callable[[Path], object]], runs: int) -> dict[str, Any]:
+    """Times from the call to what the first line of the run wrote, job after job."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    loops = []
+    for number in range(runs + 2):
+        loops.append(cpu_ms(fixed_loop))
+        for name, job in jobs.items():
+            with tempfile.TemporaryDirectory() as folder:
+                mark = Path(folder, "mark")
+                begun = time.clock_gettime(time.CLOCK_BOOTTIME)
+                job(mark)
+                until(lambda mark=mark: mark.exists() and mark.read_text(), name)
+                times[name].append(1000 * (float(mark.read_text()) - begun))
+        del number
+    medians = {name: statistics.median(some[2:]) for name, some in times.items()}
+    spread = spread_of(loops)
+    ratio = bar(medians["gate"] / medians["by hand"], MOST_OF_LIMIT, spread=spread)
+    return {
+        "bench": "B3",
+        "runs": runs,
+        "ms": {name: round(ms, 1) for name, ms in medians.items()},
+        "spread": round(spread, 3),
+        "bars": {"of_limit": ratio},
+        "passed": ratio["passed"],
+    }
+
+
+def _source(mark: Path) -> str:
+    return (
+        "import os, time\n"
+        "now = time.clock_gettime(time.CLOCK_BOOTTIME)\n"
+        f"with open({str(mark) + '.new'!r}, 'w') as file:\n    file.write(repr(now))\n"
+        f"os.rename({str(mark) + '.new'!r}, {str(mark)!r})\n"
+    )
+
+
+def _jobs(places: Places) -> dict[str, Callable[[Path], object]]:
+    client = Client(places.socket)
+    first = places.root / "first"
+    run_id = client.submit({"name": "b3", "source": _source(first)})["run_id"]
+    until(lambda: (client.run(run_id).body or {}).get("status") == "ended", "the first run ends")
+    by_hand = _ByHand(places, run_id)
+
+    def gate(mark: Path) -> None:
+        client.submit({"name": "b3", "source": _source(mark)})
+
+    jobs: dict[str, Callable[[Path], object]] = {"gate": gate, "by hand": by_hand.start}
+    for name, command in (("task-spooler", ["tsp"]), ("srun", ["srun"])):
+        if shutil.which(command[0]):
+            jobs[name] = lambda mark, command=command: subprocess.Popen(
+                [*command, sys.executable, "-c", _source(mark)], stdout=subprocess.DEVNULL
+            )
+    return jobs
+
+
+class _ByHand:
+    """Starts supervisors from copies of one attempt, with a gate that is nothing but "go"."""
+
+    def __init__(self, places: Places, run_id: str) -> None:
+        self._template = places.runs / run_id
+        self._spare = places.root / "by-hand"
+        self._spare.mkdir()
+        (self._template / "env.json").write_text(json.dumps(places.environ()))
+        self._socket = places.runtime / "go.sock"
+        self._server = _Server(str(self._socket), _Go)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._number = 0
+
+    def start(self, mark: Path) -> None:
+        self._number += 1
+        attempt = self._spare / str(self._number) / "attempts" / "1"
+        attempt.mkdir(parents=True)
+        shutil.copy(self._template / "env.json", self._spare / str(self._number))
+        old = self._template / "attempts" / "1"
+        for name in ("supervisor.py", "worker.py"):
+            shutil.copy(old / name, attempt)
+        launch = json.loads((old / "launch.json").read_text())
+        launch |= {"socket": str(self._socket), "run_id": f"by-hand-{self._number}"}
+        (attempt / "launch.json").write_text(json.dumps(launch))
+        (attempt / "cell.py").write_text(_source(mark))
+        (attempt / "episodes").mkdir(exist_ok=True)
+        supervisor = [sys.executable, "-I", "-S", str(attempt / "supervisor.py"), str(attempt)]
+        process = subprocess.Popen(supervisor, start_new_session=True)
+        threading.Thread(target=process.wait, daemon=True).start()
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+
+class _Go(http.server.BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        answers = {"started": {"verdict": "go"}, "finished": {"recorded": True}}
+        message = self.path.rpartition("/")[2]
+        body = json.dumps(
+            answers.get(message, {"verdict": "continue", "reason": "", "next_in": 2.0})
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return "supervisor"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has
+        """A benchmark prints its table and nothing else."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
