@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.fake_nvml import StandIn
-from tests.served import Served
+from tests.served import Served, until
 
 #: A sample is at most this old when a snapshot shows it; younger changes are not compared.
 SETTLED_S = 2.5
@@ -28,6 +28,11 @@ class Oracle:
         self.wrong: list[str] = []
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
+
+    def settle(self) -> None:
+        """Wait until it has compared while nothing moved."""
+        before = self.compared
+        until(lambda: self.compared > before or self.wrong, "the oracle compares")
 
     def close(self) -> None:
         """Stop looking; fail if anything was wrong at any tick, or nothing was looked at."""

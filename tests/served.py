@@ -123,7 +123,13 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def ask(
-        self, method: str, path: str, body: Any = None, *, token: str | None = None, raw: bytes = b""
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        raw: bytes = b"",
     ) -> Answer:
         """One request to the API of the extension."""
         data = raw or (None if body is None else json.dumps(body).encode())

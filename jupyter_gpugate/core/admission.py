@@ -64,6 +64,7 @@ class Walk:
             self.running[owner] = self.running.get(owner, 0) + 1
         self._now = now
         self._fence = state.fence
+        self._parked: dict[str, bool] = {}
 
     def admit(self) -> Decisions:
         """Admit whatever fits, and set aside what those who wait are due."""
@@ -105,8 +106,10 @@ class Walk:
         )
 
     def _is_parked(self, run_side: str) -> bool:
-        seen = max(self.state.run_sides.get(run_side, 0.0), self.state.patient_until)
-        return self._now - seen > self.state.traits.absent_after_s
+        if run_side not in self._parked:
+            seen = max(self.state.run_sides.get(run_side, 0.0), self.state.patient_until)
+            self._parked[run_side] = self._now - seen > self.state.traits.absent_after_s
+        return self._parked[run_side]
 
     def check(self, asks: Asks) -> Union[Admission, Refusal]:
         """The verdict on one request, with what older ones have left."""

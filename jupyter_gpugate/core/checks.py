@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Callable, NamedTuple, Optional, Union
+from typing import NamedTuple, Optional, Union
 
 from jupyter_gpugate.core.decisions import TOLD_ORDER, Check, Reason, Refusal
 from jupyter_gpugate.core.estimation import provisional_charge
@@ -39,8 +39,8 @@ class Ask(NamedTuple):
 class Look(NamedTuple):
     """One device as one request finds it; ``reason`` None: it would take the run now."""
 
-    ask: Ask
     reason: Optional[Reason]
+    ask: Optional[Ask] = None  # None: the device is closed to it at any charge
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,7 @@ class Admission:
     asks: Mapping[str, Ask]  # by resource
 
 
-@dataclass(frozen=True)
-class Asks:
+class Asks(NamedTuple):
     """One request in one tick, as the checks see it."""
 
     state: GateState
@@ -83,6 +82,10 @@ class Asks:
         )
         return Ask(charge, Basis.WATCH)
 
+    def is_watched(self, room: Room) -> bool:
+        """Whether nothing is known of what it needs there."""
+        return self.need(room).need_bytes is None
+
     def need(self, room: Room) -> TermNeed:
         if room.device is None:
             return self.key.needs.ram
@@ -95,66 +98,77 @@ def check(
     """Every check on one request; an admission is placed but not yet counted."""
     if asks.parked:
         return Refusal((Reason(Check.PARKED),))
-    ram = rooms[RAM]
-    ram_ask = asks.on(ram)
-    found = [machine, _user_limit(asks), ram.unread or _overrun(asks, ram, ram_ask)]
-    found[2] = found[2] or _fit(asks, ram, ram_ask)
-    devices: Optional[tuple[str, ...]] = ()
-    asked = {RAM: ram_ask}
-    if asks.key.gpus:
+    asked = {RAM: asks.on(rooms[RAM])}
+    devices: tuple[str, ...] = ()
+    device_reason = None
+    wanted = asks.key.gpus
+    if wanted:
         looks = look(asks, rooms)
-        passing = {uuid: seen.ask.charge_bytes for uuid, seen in looks.items() if not seen.reason}
-        devices = place(rooms, passing, asks.key.gpus, asks.state.traits.placement)
-        if devices is None:
-            found.append(_nearest(rooms, looks, asks.key.gpus))
+        passing = {u: seen.ask for u, seen in looks.items() if seen.ask and not seen.reason}
+        placed = None
+        if len(passing) >= wanted:
+            charges = {uuid: ask.charge_bytes for uuid, ask in passing.items()}
+            placed = place(rooms, charges, wanted, asks.state.traits.placement)
+        if placed is None:
+            device_reason = _nearest(rooms, looks, wanted)
         else:
-            asked.update((uuid, looks[uuid].ask) for uuid in devices)
+            devices = placed
+            asked.update((uuid, passing[uuid]) for uuid in devices)
+    ram_reason = _ram_reason(asks, rooms[RAM], asked[RAM])
+    found = (machine, _user_limit(asks), device_reason, ram_reason)
     reasons = [reason for reason in found if reason is not None]
-    if reasons or devices is None:
-        return Refusal(tuple(sorted(reasons, key=lambda reason: TOLD_ORDER[reason.check])))
-    return Admission(devices, asked)
+    if not reasons:
+        return Admission(devices, asked)
+    if len(reasons) > 1:
+        reasons.sort(key=_told_order)
+    return Refusal(tuple(reasons))
+
+
+def _told_order(reason: Reason) -> int:
+    return TOLD_ORDER[reason.check]
 
 
 def look(asks: Asks, rooms: Mapping[str, Room]) -> dict[str, Look]:
     """Every device as this request finds it."""
     looks = {}
     for uuid, room in rooms.items():
-        if room.device is not None:
+        if room.device is None:
+            continue
+        closed = (
+            room.locked
+            or _exclusive(asks, room)
+            or _runs_limit(asks, room)
+            or _unread(asks, room)
+            or _watch_slot(asks, room)
+            or _overrun(asks, room)
+        )
+        if closed:
+            looks[uuid] = Look(closed)
+        else:
             ask = asks.on(room)
-            looks[uuid] = Look(ask, _device_reason(asks, room, ask))
+            looks[uuid] = Look(_fit(room, ask), ask)
     return looks
 
 
-def _device_reason(asks: Asks, room: Room, ask: Ask) -> Optional[Reason]:
-    for passes in _DEVICE_CHECKS:
-        reason = passes(asks, room, ask)
-        if reason is not None:
-            return reason
-    return None
+def _ram_reason(asks: Asks, ram: Room, ask: Ask) -> Optional[Reason]:
+    return ram.unread or _overrun(asks, ram) or _fit(ram, ask)
 
 
 def _nearest(rooms: Mapping[str, Room], looks: Mapping[str, Look], wanted: int) -> Reason:
     """The reason to tell: of the last device that is lacking, on the model nearest to enough."""
-    refused: dict[str, list[tuple[int, int, int, Reason]]] = {}
-    present: dict[str, int] = {}
-    for uuid, (ask, reason) in looks.items():
-        device = rooms[uuid].device
-        if device is None:
+    ranks: dict[str, list[tuple[int, int, int, str]]] = {}
+    for uuid, (reason, ask) in looks.items():
+        room = rooms[uuid]
+        if room.device is None:
             continue
-        present[device.model] = present.get(device.model, 0) + 1
-        ranks = refused.setdefault(device.model, [])
-        if reason is not None:
-            short = ask.charge_bytes - rooms[uuid].room_bytes
-            ranks.append((_FARNESS[reason.check], short, device.index, reason))
-    lasts = []
-    for model, ranks in refused.items():
-        lacking = wanted - (present[model] - len(ranks))
-        if lacking <= len(ranks):
-            lasts.append(sorted(ranks, key=lambda rank: rank[:3])[lacking - 1])
-    if lasts:
-        return min(lasts, key=lambda rank: rank[:3])[3]
-    numbers = {"wanted": wanted, "present": max(present.values(), default=0)}
-    return Reason(Check.MISSING, None, numbers)
+        # What would take it now ranks before all that would not.
+        far = -len(_FARNESS) if reason is None else _FARNESS[reason.check]
+        short = ask.charge_bytes - room.room_bytes if ask else 0
+        ranks.setdefault(room.device.model, []).append((far, short, room.device.index, uuid))
+    lasts = [sorted(devices)[wanted - 1] for devices in ranks.values() if len(devices) >= wanted]
+    told = looks[min(lasts)[3]].reason if lasts else None
+    numbers = {"wanted": wanted, "present": max(map(len, ranks.values()), default=0)}
+    return told or Reason(Check.MISSING, None, numbers)
 
 
 # -- one check each: None where it passes -----------------------------------------------------
@@ -167,12 +181,8 @@ def _user_limit(asks: Asks) -> Optional[Reason]:
     return Reason(Check.LIMITS, None, {"running": asks.running, "limit": limit})
 
 
-def _lock(_asks: Asks, room: Room, _ask: Ask) -> Optional[Reason]:
-    return room.locked
-
-
-def _exclusive(asks: Asks, room: Room, _ask: Ask) -> Optional[Reason]:
-    if asks.key.exclusive and room.leases:
+def _exclusive(asks: Asks, room: Room) -> Optional[Reason]:
+    if room.leases and asks.key.exclusive:
         return Reason(Check.EXCLUSIVE, room.resource, who=live_runs(asks.state, [room.resource]))
     if room.exclusive:
         return Reason(Check.EXCLUSIVE, room.resource, who=room.exclusive)
@@ -181,46 +191,35 @@ def _exclusive(asks: Asks, room: Room, _ask: Ask) -> Optional[Reason]:
     return None
 
 
-def _runs_limit(asks: Asks, room: Room, _ask: Ask) -> Optional[Reason]:
+def _runs_limit(asks: Asks, room: Room) -> Optional[Reason]:
     limit = asks.state.traits.max_runs_per_device
     if room.leases < limit:
         return None
     return Reason(Check.LIMITS, room.resource, {"running": room.leases, "limit": limit})
 
 
-def _unread(_asks: Asks, room: Room, ask: Ask) -> Optional[Reason]:
-    if room.declared and ask.basis is Basis.WATCH:
+def _unread(asks: Asks, room: Room) -> Optional[Reason]:
+    if room.declared and asks.is_watched(room):
         return Reason(Check.UNMEASURED, room.resource, {"usable_bytes": room.free_bytes})
     return room.unread
 
 
-def _watch_slot(_asks: Asks, room: Room, ask: Ask) -> Optional[Reason]:
-    if ask.basis is Basis.WATCH and room.unsettled:
+def _watch_slot(asks: Asks, room: Room) -> Optional[Reason]:
+    if room.unsettled and asks.is_watched(room):
         return Reason(Check.WATCH_SLOT, room.resource, who=room.unsettled)
     return None
 
 
-def _overrun(_asks: Asks, room: Room, ask: Ask) -> Optional[Reason]:
-    if ask.basis is Basis.WATCH and room.overrun:
+def _overrun(asks: Asks, room: Room) -> Optional[Reason]:
+    if room.overrun and asks.is_watched(room):
         return Reason(Check.OVERRUN, room.resource, who=room.overrun)
     return None
 
 
-def _fit(_asks: Asks, room: Room, ask: Ask) -> Optional[Reason]:
+def _fit(room: Room, ask: Ask) -> Optional[Reason]:
     """The measured check, with the arithmetic it rests on."""
-    if ask.charge_bytes <= room.room_bytes:
+    need = ask.charge_bytes
+    if need <= room.room_bytes:
         return None
-    beyond = ask.charge_bytes > room.alone_bytes and not room.declared
-    numbers = room.numbers(ask.charge_bytes)
-    return Reason(Check.EXTERNAL_HOLDS if beyond else Check.FIT, room.resource, numbers)
-
-
-_DEVICE_CHECKS: tuple[Callable[[Asks, Room, Ask], Optional[Reason]], ...] = (
-    _lock,
-    _exclusive,
-    _runs_limit,
-    _unread,
-    _watch_slot,
-    _overrun,
-    _fit,
-)
+    beyond = need > room.alone_bytes and not room.declared
+    return Reason(Check.EXTERNAL_HOLDS if beyond else Check.FIT, room.resource, room.numbers(need))

@@ -34,8 +34,8 @@ def due(state: GateState, sample: Sample, now: float) -> Iterable[ev.Event]:
             end_report = EndReport(AttemptOutcome.LOST, "supervisor gone")
             yield ev.Finished(now, lease.run_id, lease.fence, end_report)
     for lock in state.locks.values():
-        kernel_gone = lock.kernel is not None and sample.processes and not is_there(
-            lock.kernel, sample
+        kernel_gone = (
+            lock.kernel is not None and sample.processes and not is_there(lock.kernel, sample)
         )
         if now >= lock.until or kernel_gone:
             yield ev.Unlocked(now, lock.resource)

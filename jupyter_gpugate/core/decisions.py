@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Optional
+from types import MappingProxyType
+from typing import NamedTuple, Optional
 
 from jupyter_gpugate.core.model import Grant
 from jupyter_gpugate.core.state import GroupKey
@@ -32,13 +33,15 @@ class Check(str, Enum):
 TOLD_ORDER = {check: place for place, check in enumerate(Check)}
 
 
-@dataclass(frozen=True)
-class Reason:
+NO_NUMBERS: Mapping[str, int] = MappingProxyType({})
+
+
+class Reason(NamedTuple):
     """One check that a request did not pass, with every number it used (bytes, counts, ms)."""
 
     check: Check
     resource: Optional[str] = None
-    numbers: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, int] = NO_NUMBERS
     who: tuple[str, ...] = ()  # the runs or owners it waits for; a fault's or a drain's own words
 
 

@@ -24,13 +24,14 @@ class Heads:
     def __init__(self, rooms: Mapping[str, Room]) -> None:
         self.marks: list[Earmark] = []
         self._rooms = rooms
+        self._devices = frozenset(uuid for uuid, room in rooms.items() if room.device)
         self._waited_for: set[str] = set()
         self._cleared = False
 
     def claim(self, asks: Asks, refusal: Refusal) -> bool:
         """Set aside what a refused request is due; False if that is nothing."""
         old = asks.waited_s >= asks.state.traits.head_after_s
-        head = old and refusal.only(Check.FIT)
+        head = old and not self._has_heads(refusal) and refusal.only(Check.FIT)
         alone = asks.key.exclusive and not self._cleared and _waits_for_devices(refusal)
         if not head and not alone:
             return False
@@ -43,8 +44,7 @@ class Heads:
         made = []
         if head and not lacking & self._waited_for:
             self._waited_for.update(filter(None, lacking))
-            needs = {RAM: asks.on(self._rooms[RAM]).charge_bytes}
-            needs.update((uuid, looks[uuid].ask.charge_bytes) for uuid in devices)
+            needs = {r: asks.on(self._rooms[r]).charge_bytes for r in (RAM, *devices)}
             made.append(Earmark(asks.run_id, Check.FIT, devices, needs))
         if alone:
             self._cleared = True
@@ -53,6 +53,13 @@ class Heads:
             earmark(self._rooms, mark)
         self.marks += made
         return bool(made)
+
+    def _has_heads(self, refusal: Refusal) -> bool:
+        """Whether what it waits for has a head already, wherever it would be bound."""
+        for reason in refusal.reasons:
+            if reason.resource == RAM:
+                return RAM in self._waited_for
+        return self._devices <= self._waited_for
 
     def _bound(
         self, asks: Asks, looks: Mapping[str, Look], *, alone: bool
@@ -65,7 +72,7 @@ class Heads:
             return why is None or (alone and why is Check.EXCLUSIVE)
 
         charges = {
-            uuid: seen.ask.charge_bytes
+            uuid: asks.on(self._rooms[uuid]).charge_bytes
             for uuid, seen in looks.items()
             if is_able(uuid, seen.reason.check if seen.reason else None)
         }

@@ -119,12 +119,13 @@ def _beat(draft: Draft, event: ev.Beat) -> None:
     lease = draft.lease(event.run_id, event.fence)
     if lease is None or lease.phase is Phase.GRANTED:
         return
+    changes: dict[str, Any] = {}
     if event.report.ram_held_bytes is not None:
         age = event.report.ram_age_s
-        gap = max(lease.report_gap_s, age)
-        lease = replace(lease, report_at=event.at - age, report_gap_s=gap)
+        changes.update(report_at=event.at - age, report_gap_s=max(lease.report_gap_s, age))
     if event.episode > lease.episode:
-        lease = _episodes(lease, event)
+        longest = max(lease.longest_episode_s, _episode_s(lease, event))
+        changes.update(episode=event.episode, episode_at=event.at, longest_episode_s=longest)
     draft.keep(
         replace(
             lease,
@@ -134,20 +135,17 @@ def _beat(draft: Draft, event: ev.Beat) -> None:
             report=event.report,
             peaks=greater_peaks(lease.peaks, event.peaks),
             stop_reason=event.stop_reason or lease.stop_reason,
+            **changes,
         )
     )
 
 
-def _episodes(lease: Lease, event: ev.Beat) -> Lease:
-    """Episodes were finished; workers finish them side by side, so one lasts longer than a step."""
+def _episode_s(lease: Lease, event: ev.Beat) -> float:
+    """How long an episode lasts: each worker is busy with one, and they end side by side."""
     since = lease.episode_at if lease.episode_at is not None else lease.started_at
-    longest = lease.longest_episode_s
-    if since is not None:
-        finished = event.episode - lease.episode
-        longest = max(longest, (event.at - since) * lease.request.setting.workers / finished)
-    return replace(
-        lease, episode=event.episode, episode_at=event.at, longest_episode_s=longest
-    )
+    if since is None:
+        return 0.0
+    return (event.at - since) * lease.request.setting.workers / (event.episode - lease.episode)
 
 
 def greater_peaks(a: Peaks, b: Peaks) -> Peaks:

@@ -42,9 +42,7 @@ def claims(lingering: Left) -> dict[str, dict[Holder, int]]:
     return held
 
 
-def with_shares(
-    lingering: Left, attribution: Attribution
-) -> dict[tuple[str, str], Lingering]:
+def with_shares(lingering: Left, attribution: Attribution) -> dict[tuple[str, str], Lingering]:
     """A tree that lives holds what the sample attributes to it; a gone one no more than that."""
     result = {}
     for key, left in lingering.items():

@@ -38,9 +38,7 @@ def setting_on(request: Request, device: Optional[Device], driver: str) -> Setti
     runtime = request.setting.runtime
     if device is not None and driver:
         runtime = f"{runtime} driver {driver}".strip()
-    return replace(
-        request.setting, device_model=device.model if device else None, runtime=runtime
-    )
+    return replace(request.setting, device_model=device.model if device else None, runtime=runtime)
 
 
 def estimate_on(

@@ -35,7 +35,6 @@ def is_token(variable: str) -> bool:
     return _TOKENS.match(variable) is not None
 
 
-
 class ProtocolError(ValueError):
     """A message does not have the form that its kind asks for."""
 

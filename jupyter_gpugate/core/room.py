@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Callable, Optional
 
 from jupyter_gpugate.core.decisions import Check, Earmark, Reason
@@ -46,17 +47,18 @@ class Room:
     cleared_for: Optional[str] = None  # the exclusive run that the device is kept clear for
     utilisation: float = 0.0
     device: Optional[Device] = None
+    room_bytes: int = field(init=False)  # what is left to give
 
-    @property
-    def room_bytes(self) -> int:
-        return self.free_bytes - self.floor_bytes - self.reserved_bytes - self.earmarked_bytes
+    def __post_init__(self) -> None:
+        kept = self.floor_bytes + self.reserved_bytes + self.earmarked_bytes
+        self.room_bytes = self.free_bytes - kept
 
-    @property
+    @cached_property
     def alone_bytes(self) -> int:
         """What would fit with no run alive."""
         return self.free_bytes + self.runs_held_bytes - self.floor_bytes
 
-    @property
+    @cached_property
     def most_bytes(self) -> int:
         """What would fit with nobody else there at all."""
         if self.declared:
@@ -67,11 +69,17 @@ class Room:
     def take(self, charge: int, run_id: str, *, exclusive: bool, watch: bool) -> None:
         """Count a grant of this tick."""
         self.reserved_bytes += charge
+        self.room_bytes -= charge
         self.leases += 1
         if exclusive:
             self.exclusive = (*self.exclusive, run_id)
         if watch:
             self.unsettled = (*self.unsettled, run_id)
+
+    def set_aside(self, need: int) -> None:
+        """Keep so much for an older run."""
+        self.earmarked_bytes += need
+        self.room_bytes -= need
 
     def numbers(self, need: int) -> dict[str, int]:
         """The arithmetic of the fit check, for people to follow."""
@@ -108,7 +116,7 @@ def earmark(result: Mapping[str, Room], mark: Earmark) -> None:
     """Set aside what a mark stands for: bytes for a head, whole devices for an exclusive run."""
     for resource, need in mark.bytes_by_resource.items():
         if resource in result:
-            result[resource].earmarked_bytes += need
+            result[resource].set_aside(need)
     for uuid in mark.devices if mark.check is Check.EXCLUSIVE else ():
         if uuid in result:
             result[uuid].cleared_for = mark.run_id
@@ -136,6 +144,7 @@ def _device_room(state: GateState, sample: Sample, now: float, device: Device) -
     leases = state.leases.values()
     here = [lease for lease in leases if uuid in lease.devices]
     unread = _unread(state, sample, reading, uuid, now)
+    usable = state.traits.usable_vram_bytes.get(uuid)
     lock = state.locks.get(uuid)
     room = Room(
         resource=uuid,
@@ -155,18 +164,22 @@ def _device_room(state: GateState, sample: Sample, now: float, device: Device) -
         utilisation=round(state.utilisation.get(uuid, 0.0), 2),
         device=device,
     )
-    usable = state.traits.usable_vram_bytes.get(uuid)
     if usable is not None and unread is not None and unread.check is Check.UNMEASURED:
-        _declare(room, usable, sum(lease.charges.get(uuid, 0) for lease in here))
+        return _declared(room, usable, sum(lease.charges.get(uuid, 0) for lease in here))
     return room
 
 
-def _declare(room: Room, usable: int, charged: int) -> None:
+def _declared(room: Room, usable: int, charged: int) -> Room:
     """Nothing is measured here, but an administrator has said how much there is to give."""
-    room.declared = True
-    room.unread = None
-    room.free_bytes, room.reserved_bytes = usable, charged
-    room.floor_bytes = room.runs_held_bytes = 0
+    return replace(
+        room,
+        declared=True,
+        unread=None,
+        free_bytes=usable,
+        floor_bytes=0,
+        reserved_bytes=charged,
+        runs_held_bytes=0,
+    )
 
 
 def _unread(

@@ -31,9 +31,7 @@ __all__ = ["inputs_of", "queued_row", "reason_rows", "replay", "running_row", "s
 _TICKS_PER_S = 100
 
 
-def snapshot(
-    state: GateState, sample: Sample, decisions: Decisions, now: float
-) -> dict[str, Any]:
+def snapshot(state: GateState, sample: Sample, decisions: Decisions, now: float) -> dict[str, Any]:
     """Everything that people and other programs may know of this tick."""
     here = rooms(state, sample, now)
     for mark in decisions.earmarks:

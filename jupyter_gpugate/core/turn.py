@@ -95,9 +95,7 @@ def take_turn(state: GateState, happened: Happened, last: Decisions) -> Turn:
     return Turn(before, happened, after, decisions, (*events, *verdicts), fault)
 
 
-def _advance(
-    state: GateState, happened: Happened
-) -> tuple[GateState, tuple[ev.Event, ...], str]:
+def _advance(state: GateState, happened: Happened) -> tuple[GateState, tuple[ev.Event, ...], str]:
     """The state after what happened, every event on the way, and what was wrong with the sample."""
     events: list[ev.Event] = []
     now, wall, fault = happened.now, happened.wall, ""

@@ -24,10 +24,12 @@ from jupyter_gpugate.core.snapshot import snapshot
 from jupyter_gpugate.core.state import GateState, Traits
 from jupyter_gpugate.core.turn import Happened, take_turn
 from jupyter_gpugate.gate.clock import boot_id, boot_time
+from jupyter_gpugate.gate.external import Names
 from jupyter_gpugate.gate.journal import JournalError
 from jupyter_gpugate.gate.sampling import Sampler
 
-BEAT_S = 1.0
+#: Without a beat for so long a tick is taken all the same: what is read has then grown old.
+LONGEST_PAUSE_S = 2.0
 #: How often, and down to what, old events are removed from the journal.
 PRUNE_EVERY_S = 3600.0
 KEPT_AGE_S = 30 * 86400.0
@@ -109,10 +111,11 @@ class GateLoop:
         self._wake = asyncio.Event()
         self._next_version = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._sampled_at = float("-inf")
+        self._has_news = False  # of the machine, not yet taken in
         self._pruned_at = clock()
         self._log = log or logging.getLogger("jupyter_gpugate")
         self._snapshot: tuple[int, dict[str, Any]] | None = None
+        self._names = Names()
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -128,6 +131,8 @@ class GateLoop:
         )
         self.state = apply(blank, events)
         self._inbox.insert(0, _Posted(ev.Restarted(self.now(), boot_id()), None))
+        self._sampler.start(self._hear_of_reading)
+        self.sample = await self._sampler.fresh()
         await self._tick()
         self._task = asyncio.create_task(self._run())
 
@@ -175,6 +180,7 @@ class GateLoop:
         """The snapshot of the newest tick, made when somebody asks."""
         if self._snapshot is None or self._snapshot[0] != self.version:
             made = snapshot(self.state, self.sample, self.decisions, self.decided_at)
+            made["external"] = self._names.named(made["external"])
             made["journal_fault"] = self.journal_fault
             made["sample_fault"] = self.sample_fault
             self._snapshot = (self.version, made)
@@ -190,12 +196,11 @@ class GateLoop:
     async def _run(self) -> None:
         tokens, refilled = float(BURST), self.now()
         while True:
-            until_beat = max(0.0, self._sampled_at + BEAT_S - self.now())
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), until_beat)
+                await asyncio.wait_for(self._wake.wait(), LONGEST_PAUSE_S)
             tokens = min(BURST, tokens + (self.now() - refilled) / COALESCE_S)
             refilled = self.now()
-            if self._wake.is_set() and tokens < 1:
+            if tokens < 1:
                 await asyncio.sleep(COALESCE_S)
             tokens = max(0.0, tokens - 1)
             self._wake.clear()
@@ -204,7 +209,7 @@ class GateLoop:
                 await self._prune_when_due()
             except Exception:  # noqa: BLE001 - one bad tick must not end the gate
                 self._log.exception("a tick failed; the gate goes on with the next one")
-                await asyncio.sleep(BEAT_S)
+                await asyncio.sleep(LONGEST_PAUSE_S)
 
     async def _prune_when_due(self) -> None:
         if self.now() - self._pruned_at >= PRUNE_EVERY_S:
@@ -223,11 +228,8 @@ class GateLoop:
             raise
 
     async def _turn(self, batch: list[_Posted]) -> None:
-        exits = any(isinstance(p.event, ev.Finished) for p in batch)
-        measured = exits or self.now() - self._sampled_at >= BEAT_S
-        if measured:
-            self.sample = await self._sampler.fresh()
-            self._sampled_at = self.now()
+        ends = any(isinstance(posted.event, ev.Finished) for posted in batch)
+        measured = await self._measure(anew=ends)
         happened = Happened(
             posted=tuple(posted.event for posted in batch),
             sample=self.sample,
@@ -249,6 +251,18 @@ class GateLoop:
         self.version += 1
         self._next_version.set()
         self._next_version = asyncio.Event()
+
+    async def _measure(self, *, anew: bool) -> bool:
+        """Take in what the readers have; only an end makes them read anew."""
+        measured = anew or self._has_news
+        if measured:
+            self._has_news = False
+            self.sample = await (self._sampler.fresh() if anew else self._sampler.newest())
+        return measured
+
+    def _hear_of_reading(self) -> None:
+        self._has_news = True
+        self._wake.set()
 
     def _tell_fault(self, fault: str) -> None:
         if fault and fault != self.sample_fault:

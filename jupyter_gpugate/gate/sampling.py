@@ -1,10 +1,15 @@
-"""Joins the newest readings of both readers into samples; neither can hold the other up."""
+"""Joins the newest readings of both readers into samples; neither can hold the other up.
+
+The machine's thread keeps the beat, so that an idle gate wakes as rarely as it can: once there,
+once in the event loop, and once in the GPU reader's child where there is a GPU.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from jupyter_gpugate.core.model import DeviceReading, ReaderHealth, Sample
@@ -12,12 +17,15 @@ from jupyter_gpugate.core.model import DeviceReading, ReaderHealth, Sample
 if TYPE_CHECKING:
     from jupyter_gpugate.gate.machine import MachineReading
 
+BEAT_S = 1.0
 #: The first reading is waited for: a GPU that is there must not seem absent at the start.
 FIRST_PATIENCE_S = 3.0
 #: The process table of a stuck machine can take for ever: its last reading then grows old.
 MACHINE_PATIENCE_S = 1.5
 #: A tick waits this long for the GPU reader, then goes on with its last readings and their age.
 GPU_PATIENCE_S = 0.3
+#: A machine without a GPU is asked for one this often.
+ABSENT_S = 30.0
 
 
 class ReadsGpus(Protocol):
@@ -43,21 +51,54 @@ class Sampler:
     def __init__(self, gpu: ReadsGpus, machine: ReadsMachine) -> None:
         self._gpu = gpu
         self._machine = machine
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpugate-machine")
-        self._reads: dict[str, asyncio.Task[None]] = {}
+        self._gpu_read: asyncio.Task[None] | None = None
         self._devices: tuple[DeviceReading, ...] = ()
-        self._gpu_health = ReaderHealth("gpu", present=False, taken_at=None)
+        self._gpu_health = ReaderHealth("gpu", present=True, taken_at=None)
+        self._gpu_not_before = 0.0
         self._pids_are_ours = True
         self._reading: MachineReading | None = None
-        self._is_first = True
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._arrived = asyncio.Event()
+        self._told: Callable[[], None] = lambda: None
+        self._asked = threading.Event()
+        self._closed = False
+
+    def start(self, told: Callable[[], None]) -> None:
+        """Begin to read the machine once a second; ``told`` is called in the loop after each."""
+        self._loop = asyncio.get_running_loop()
+        self._told = told
+        threading.Thread(target=self._keep_beat, name="gpugate-machine", daemon=True).start()
 
     async def fresh(self) -> Sample:
-        """Read anew what is not still being read, and join whatever there is in time."""
-        machine = self._start("machine", self._read_machine)
-        gpu = self._start("gpu", self._read_gpus)
-        await asyncio.wait({machine}, timeout=MACHINE_PATIENCE_S)
-        await asyncio.wait({gpu}, timeout=FIRST_PATIENCE_S if self._is_first else GPU_PATIENCE_S)
-        self._is_first = False
+        """Read both anew, each for no longer than its patience."""
+        self._arrived.clear()
+        self._asked.set()
+        first = self._gpu_health.taken_at is None
+        gpu = self._start_gpu_read()
+        await asyncio.wait(
+            {asyncio.ensure_future(self._arrived.wait())}, timeout=MACHINE_PATIENCE_S
+        )
+        if gpu is not None:
+            await asyncio.wait({gpu}, timeout=FIRST_PATIENCE_S if first else GPU_PATIENCE_S)
+        return self._join()
+
+    async def newest(self) -> Sample:
+        """Join the machine's reading that has just come with one of the GPUs."""
+        gpu = self._start_gpu_read()
+        if gpu is not None:
+            await asyncio.wait({gpu}, timeout=GPU_PATIENCE_S)
+        return self._join()
+
+    async def close(self) -> None:
+        """Stop reading."""
+        self._closed = True
+        self._asked.set()
+        if self._gpu_read is not None:
+            self._gpu_read.cancel()
+            await asyncio.gather(self._gpu_read, return_exceptions=True)
+        await self._gpu.close()
+
+    def _join(self) -> Sample:
         seen = self._reading
         return Sample(
             ram=seen.ram if seen else None,
@@ -69,26 +110,39 @@ class Sampler:
             boot_id=seen.boot_id if seen else "",
         )
 
-    async def close(self) -> None:
-        """Stop reading."""
-        for read in self._reads.values():
-            read.cancel()
-        await asyncio.gather(*self._reads.values(), return_exceptions=True)
-        await self._gpu.close()
-        self._thread.shutdown(wait=False)
+    # -- the machine's thread -------------------------------------------------------------------
 
-    def _start(self, name: str, read: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+    def _keep_beat(self) -> None:
+        while not self._closed and self._loop is not None:
+            self._asked.clear()
+            begun = time.monotonic()
+            reading = self._machine.read()
+            try:
+                self._loop.call_soon_threadsafe(self._take, reading)
+            except RuntimeError:  # the loop is gone, and so is whoever would want this
+                return
+            self._asked.wait(max(0.0, begun + BEAT_S - time.monotonic()))
+
+    def _take(self, reading: MachineReading) -> None:
+        self._reading = reading
+        self._arrived.set()
+        self._told()
+
+    # -- the GPU reader -------------------------------------------------------------------------
+
+    def _start_gpu_read(self) -> asyncio.Task[None] | None:
         """A reading that is still under way is not asked for twice."""
-        if name not in self._reads or self._reads[name].done():
-            self._reads[name] = asyncio.ensure_future(read())
-        return self._reads[name]
-
-    async def _read_machine(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._reading = await loop.run_in_executor(self._thread, self._machine.read)
+        if self._gpu_read is not None and not self._gpu_read.done():
+            return self._gpu_read
+        if time.monotonic() < self._gpu_not_before:
+            return None
+        self._gpu_read = asyncio.ensure_future(self._read_gpus())
+        return self._gpu_read
 
     async def _read_gpus(self) -> None:
         devices, health, ours = await self._gpu.read()
         if devices or health.fault is None:
             self._devices, self._pids_are_ours = devices, ours
         self._gpu_health = health
+        if not health.present and health.fault is None:
+            self._gpu_not_before = time.monotonic() + ABSENT_S

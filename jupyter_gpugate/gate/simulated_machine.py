@@ -46,6 +46,7 @@ class SimulatedMachine:
         self.faults: dict[str, Fault] = {}
         self.missing: set[str] = set()
         self.gpu_reader_since: float | None = None  # set: the reader has hung since then
+        self.names_holders = True  # False: the driver lists no processes
         self._late: list[tuple[float, str, int]] = []  # (until, resource, bytes)
         self._next_pid = 1000
         self._last_gpu: tuple[DeviceReading, ...] = ()
@@ -55,7 +56,9 @@ class SimulatedMachine:
     def spawn(self, *, parent_pid: int = 1, ram_bytes: int = 0, uid: int = 1000) -> Holding:
         """Start a process; pids are never reused."""
         self._next_pid += 1
-        holding = Holding(ProcessKey(self._next_pid, self._next_pid * 7), parent_pid, uid, ram_bytes)
+        holding = Holding(
+            ProcessKey(self._next_pid, self._next_pid * 7), parent_pid, uid, ram_bytes
+        )
         self.processes[holding.key.pid] = holding
         return holding
 
@@ -112,4 +115,5 @@ class SimulatedMachine:
                 if uuid in h.gpu_bytes
             )
             free = max(0, device.total_bytes - self.used(uuid, now))
-            yield DeviceReading(device, now, free, processes=rows, source="simulated")
+            listed = rows if self.names_holders else None
+            yield DeviceReading(device, now, free, processes=listed, source="simulated")

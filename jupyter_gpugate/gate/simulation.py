@@ -120,6 +120,8 @@ class Simulation:
         self.posted: list[ev.Event] = []
         self.turns: list[Turn] = []
         self.returns_after_s = 0.0  # how late memory of the dead comes back
+        self.is_present = True  # False: the run side is away, live runs go on
+        self.starts_runs = True  # False: grants reach nobody
         self._number = 0
         self._kept: list[ev.Event] = []
 
@@ -150,7 +152,8 @@ class Simulation:
     def step(self, seconds: float = 1.0) -> Turn:
         """Let time pass, let the runs live, and take one turn with a fresh sample."""
         self.now += seconds
-        self.posted.append(ev.Present(self.now, "run-side"))
+        if self.is_present:
+            self.posted.append(ev.Present(self.now, "run-side"))
         for run in list(self.runs.values()):
             self._live(run)
         posted, self.posted = self.posted, []
@@ -188,6 +191,12 @@ class Simulation:
         else:
             self.posted.append(ev.Withdrawn(self.now, run_id))
 
+    def lose(self, run_id: str) -> None:
+        """End a live run's processes with nobody left to say so."""
+        run = self.runs.pop(run_id)
+        for holding in (run.supervisor, run.worker):
+            self.machine.kill(holding.key, self.now, self.returns_after_s)
+
     def _record(self, turn: Turn) -> None:
         try:
             self.journal.append([*self._kept, *turn.record], durable=True)
@@ -200,7 +209,8 @@ class Simulation:
         self.state, self.decisions = turn.written(), turn.decisions
         for grant in turn.decisions.grants:
             self.granted.append((self.now, grant))
-            self._start(grant)
+            if self.starts_runs:
+                self._start(grant)
 
     def _start(self, grant: Grant) -> None:
         supervisor = self.machine.spawn(ram_bytes=SUPERVISOR_BYTES)
@@ -210,9 +220,7 @@ class Simulation:
         self.runs[grant.run_id] = SimulatedRun(
             grant, request, behaviour, self.now, supervisor, worker
         )
-        self.posted.append(
-            ev.Started(self.now, grant.run_id, grant.fence, supervisor.key, BOOT)
-        )
+        self.posted.append(ev.Started(self.now, grant.run_id, grant.fence, supervisor.key, BOOT))
 
     def _live(self, run: SimulatedRun) -> None:
         age = self.now - run.started_at

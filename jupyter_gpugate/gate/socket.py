@@ -33,14 +33,14 @@ from jupyter_gpugate.core.protocol import (
     from_json,
     to_json,
 )
-from jupyter_gpugate.core.state import GateState, Lease
+from jupyter_gpugate.core.state import Lease
 from jupyter_gpugate.gate.journal import JournalError
 from jupyter_gpugate.gate.loop import GateLoop
 
 T = TypeVar("T")
 
-#: A request that leaves the number of devices to the gate: one where there is a device.
-DEFAULT_GPUS = -1
+#: A GPU reader that starts is waited for so long before a machine counts as one without a GPU.
+GPUS_KNOWN_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,23 @@ class RegisterMessage:
     run_ids: tuple[str, ...] = ()
 
 
-def with_default_gpus(request: Request, state: GateState) -> Request:
-    """Ask for one device where there is one, if the request leaves that to the gate."""
-    if request.gpus != DEFAULT_GPUS:
-        return request
-    gpus = int(any(not d.mig_enabled and not d.unified for d in state.inventory.values()))
-    return replace(request, family=replace(request.family, gpus=gpus))
+async def default_gpus(gate: GateLoop) -> int:
+    """How many devices a run gets that does not say: one where there is one.
+
+    A driver that is slow to start must not make a machine seem to have no GPU.
+    """
+    deadline = gate.now() + GPUS_KNOWN_S
+    while not _gpus_known(gate) and gate.now() < deadline:
+        await gate.changed(gate.version, deadline - gate.now())
+    devices = gate.state.inventory.values()
+    return int(any(not d.mig_enabled and not d.unified for d in devices))
+
+
+def _gpus_known(gate: GateLoop) -> bool:
+    if gate.state.inventory:
+        return True
+    readers = [health for health in gate.sample.readers if health.name == "gpu"]
+    return any(not health.present or health.taken_at is not None for health in readers)
 
 
 def peer_uid(handler: RequestHandler) -> int | None:
@@ -197,7 +208,7 @@ class LeaseRequestHandler(SocketHandler):
 
     async def post(self) -> None:
         message = self.read(RequestMessage)
-        request = with_default_gpus(message.request, self.gate.state)
+        request = message.request
         request = replace(request, family=replace(request.family, owner=self.owner))
         problem = impossible(self.gate.state, self.gate.sample, request)
         if problem is not None:
@@ -211,7 +222,7 @@ class LeaseRequestHandler(SocketHandler):
             self.fail(429, "queue_full", full)
             return
         await self.gate.record(ev.Requested(self.gate.now(), request, message.run_side))
-        self.finish({"status": "queued", "gpus": request.gpus})
+        self.finish({"status": "queued"})
 
     def _queue_is_full(self, request: Request) -> str | None:
         state = self.gate.state
@@ -223,6 +234,13 @@ class LeaseRequestHandler(SocketHandler):
         if own >= state.traits.max_queued_per_user:
             return f"{own} of your runs are queued, the most that one user may have"
         return None
+
+
+class DefaultsHandler(SocketHandler):
+    """``defaults``: what a run gets that does not say; asked before its spec is written."""
+
+    async def post(self) -> None:
+        self.finish({"gpus": await default_gpus(self.gate)})
 
 
 class PresenceHandler(SocketHandler):
@@ -411,6 +429,7 @@ def lease_routes(
     """The routes of the lease protocol for a gate of one user, ``owner``."""
     handlers: dict[str, type[RequestHandler]] = {
         "request": LeaseRequestHandler,
+        "defaults": DefaultsHandler,
         "presence": PresenceHandler,
         "withdraw": WithdrawHandler,
         "decline": DeclineHandler,

@@ -105,5 +105,12 @@ class LeaseClient:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
+    async def tell(self, message: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Insist on what the gate may already know, or no longer; then there is no answer: {}."""
+        try:
+            return await self.insist(message, body)
+        except GateRefused:
+            return {}
+
     def close(self) -> None:
         self._client.close()

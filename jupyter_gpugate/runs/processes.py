@@ -1,4 +1,7 @@
-"""Processes of a run as its run side sees them: who lives, and the end of what was left."""
+"""Processes of a run as its run side sees them: who lives, and the end of what was left.
+
+That a process cannot be looked at, for want of descriptors say, never counts as its end.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ from typing import NamedTuple
 #: Rounds of killing; each takes in what was forked during the last.
 ROUNDS = 50
 ROUND_S = 0.05
+#: Until a process that could not be looked at is looked at again.
+LOOK_S = 0.25
 
 
 class ProcessName(NamedTuple):
@@ -22,18 +27,29 @@ class ProcessName(NamedTuple):
     start_ticks: int
 
 
+def boot_id() -> str:
+    """The kernel's name for this boot."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
 def start_ticks(pid: int) -> int | None:
-    """When a process started, in ticks since boot; None when there is none, or a zombie."""
+    """When a process started, in ticks since boot; None when there is none, or a zombie.
+
+    Raises `OSError` where that cannot be told.
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def is_alive(process: ProcessName) -> bool:
-    """Whether this very process lives: a reused pid is somebody else."""
-    return start_ticks(process.pid) == process.start_ticks
+    """Whether this very process lives, or may: a reused pid is somebody else."""
+    try:
+        return start_ticks(process.pid) == process.start_ticks
+    except OSError:
+        return True
 
 
 def send(process: ProcessName, number: int) -> bool:
@@ -55,20 +71,28 @@ def send(process: ProcessName, number: int) -> bool:
 
 async def ended(process: ProcessName) -> None:
     """Wait until this process is gone."""
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except OSError:
-        return
+    while is_alive(process):
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except OSError:  # gone just now, or no descriptor is left
+            await asyncio.sleep(LOOK_S)
+            continue
+        try:
+            # Asked again now that the descriptor cannot come to mean another process.
+            if is_alive(process):
+                await _readable(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+async def _readable(descriptor: int) -> None:
     loop = asyncio.get_running_loop()
     gone = asyncio.Event()
+    loop.add_reader(descriptor, gone.set)
     try:
-        if not is_alive(process):
-            return
-        loop.add_reader(descriptor, gone.set)
         await gone.wait()
     finally:
         loop.remove_reader(descriptor)
-        os.close(descriptor)
 
 
 def tagged(run_id: str) -> list[ProcessName]:
@@ -90,10 +114,11 @@ async def kill_all(run_id: str, known: Iterable[ProcessName]) -> list[ProcessNam
     """Kill what is left of a run whose supervisor is gone; whoever still lives after all rounds."""
     left = set(known)
     for _ in range(ROUNDS):
-        marked = await asyncio.to_thread(tagged, run_id)
-        left = {p for p in (*left, *marked) if is_alive(p)}
-        if not left:
-            return []
+        with suppress(OSError):
+            marked = await asyncio.to_thread(tagged, run_id)
+            left = {p for p in (*left, *marked) if is_alive(p)}
+            if not left:
+                return []
         for process in left:
             send(process, signal.SIGKILL)
         await asyncio.sleep(ROUND_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Record:
     cancelled: bool = False
     ending: bool = False
     end: asyncio.Event = field(default_factory=asyncio.Event)
+    course: asyncio.Task[None] | None = None  # of the newest attempt, until all of it is over
 
     @property
     def status(self) -> str:
@@ -75,3 +76,43 @@ class Record:
             "attempt": self.attempt,
             "peaks": self.summary.get("peaks"),
         }
+
+
+class Records:
+    """The runs of one user, in the order of their submission."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Record] = {}
+        self._by_key: dict[str, str] = {}
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(list(self._by_id.values()))
+
+    def add(self, record: Record) -> None:
+        """Take a run in, and the key it was submitted with."""
+        self._by_id[record.run_id] = record
+        key = record.spec.get("idempotency_key")
+        if key:
+            self._by_key[key] = record.run_id
+
+    def remove(self, record: Record) -> None:
+        """Forget a run and its key."""
+        del self._by_id[record.run_id]
+        key = record.spec.get("idempotency_key") or ""
+        if self._by_key.get(key) == record.run_id:
+            del self._by_key[key]
+
+    def get(self, run_id: str) -> Record | None:
+        return self._by_id.get(run_id)
+
+    def with_key(self, key: str) -> Record | None:
+        """The run that was submitted with a key."""
+        return self._by_id.get(self._by_key.get(key, ""))
+
+    def newest(self, name: str) -> Record | None:
+        """The run of this name that was submitted last."""
+        same = (r for r in reversed(self._by_id.values()) if r.spec["name"] == name)
+        return next(same, None)
+
+    def unfinished(self) -> list[Record]:
+        return [record for record in self if record.status != ENDED]

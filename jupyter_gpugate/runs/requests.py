@@ -13,8 +13,6 @@ from jupyter_gpugate.core.model import Family, Hints, KernelRef, Request, Settin
 from jupyter_gpugate.core.protocol import is_token
 from jupyter_gpugate.runs.record import Refused
 
-#: The gate decides how many devices: one where there is one.
-DEFAULT_GPUS = -1
 #: Fields of a body that a spec takes over as they are.
 KEPT = (
     "name",
@@ -55,14 +53,13 @@ def spec_of(
     question["argv" if kind == "program" else "source"] = body[
         "argv" if kind == "program" else "source"
     ]
-    gpus = body.get("gpus")
     spec = {
         **{field: body.get(field) for field in KEPT},
         "run_id": run_id,
         "kind": kind,
         "interpreter": body.get("interpreter") or sys.executable,
         "cwd": cwd,
-        "gpus": DEFAULT_GPUS if gpus is None else gpus,
+        "gpus": body["gpus"],
         "inputs": list(inputs.get("names") or ()),
         "staged": inputs.get("staged") or "",
         "question": question,

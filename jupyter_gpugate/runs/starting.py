@@ -1,26 +1,40 @@
-"""Starts the supervisor of one attempt."""
+"""Starts the supervisor of one attempt, and finds it again."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import secrets
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.model import Grant
 from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.runs import directory
-from jupyter_gpugate.runs.processes import ProcessName, is_alive, start_ticks, tagged
+from jupyter_gpugate.runs.folder import Torn, opened
+from jupyter_gpugate.runs.processes import ProcessName, boot_id, is_alive, start_ticks, tagged
 from jupyter_gpugate.runs.record import Record
 
 HEARTBEAT_S = 2.0
 OOM_SCORE = 500
 
-
+#: What a machine is out of for a while; a run that cannot start for it is none that never can.
+PASSING = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EAGAIN,
+    }
+)
 #: What a launch says of its grant, for people to read.
 GRANTED = ("attempt", "devices", "charges", "basis", "caps", "enforcement")
 
@@ -105,9 +119,24 @@ def supervisor_of(record: Record) -> ProcessName | None:
     if recorded is not None:
         name = ProcessName(*recorded)
         return name if is_alive(name) else None
-    mark = str(record.attempt_path)
+    mark = os.fsencode(record.attempt_path)
     for process in tagged(record.run_id):
-        words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
-        if mark.encode() in words:
-            return process
+        with suppress(OSError):
+            if mark in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0"):
+                return process
     return None
+
+
+def is_of_another_boot(record: Record) -> bool:
+    """Whether the newest attempt's processes ended with the machine."""
+    path = record.attempt_path
+    with suppress(OSError, Torn), opened(path.parents[1], path.parent.name, path.name) as folder:
+        return bool(folder.read_record("tree.json").get("boot_id") != boot_id())
+    return False
+
+
+def set_aside(record: Record) -> None:
+    """Take the newest attempt, of which nothing ever ran, out of the count."""
+    path = record.attempt_path
+    with suppress(FileNotFoundError):
+        path.rename(path.with_name(f".unstarted-{path.name}-{secrets.token_hex(4)}"))

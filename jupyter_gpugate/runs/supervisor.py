@@ -43,6 +43,7 @@ FINISH_S = 600.0  # an end is told for so long; by then its record stands on the
 GLANCE_S = 0.25
 READING_S = 5.0
 SHARE = 0.02  # of the time, at most, that glances and readings may each cost
+PATIENCE_S = 1.0  # for one reading of the whole tree
 GROWN_BYTES = 4 << 20  # growth that calls for a reading, or 3 % where that is more
 LINGER_S = 0.5
 PENDING_S = 2.0  # after KILL, processes that are still there are named
@@ -143,18 +144,9 @@ def send(one: Proc, number: int) -> bool:
     return True
 
 
-def freeze_and_kill(root: int) -> None:
-    """Kill every descendant, holding them first: what is stopped cannot fork while others die."""
-    held: set[Proc] = set()
-    is_growing, until = True, boot_time() + 1.0
-    while is_growing and boot_time() < until:
-        is_growing = False
-        for one in descendants(root):
-            if one not in held:
-                send(one, signal.SIGSTOP)
-                held.add(one)
-                is_growing = True
-    for one in held:
+def kill_descendants(root: int) -> None:
+    """Send everybody below ``root`` SIGKILL; to be repeated, since they fork meanwhile."""
+    for one in descendants(root):
         send(one, signal.SIGKILL)
 
 
@@ -162,7 +154,7 @@ def kill_all(root: int) -> None:
     """Kill and wait until this process, ``root``, has no child left."""
     with suppress(ChildProcessError):
         while True:
-            freeze_and_kill(root)
+            kill_descendants(root)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
             time.sleep(0.02)
@@ -279,7 +271,7 @@ class Stopping:
             self._killed_at = now
         if self._cgroup and put(f"{self._cgroup}/cgroup.kill", 1) and is_first:
             self.means.append("cgroup.kill")
-        freeze_and_kill(self._root)
+        kill_descendants(self._root)
         if is_first:
             self.means.append("kill")
         since = now - self._killed_at
@@ -311,8 +303,14 @@ def glance(pids: Iterable[int]) -> tuple[int, int]:
     return resident, private
 
 
+def read_roughly(pid: int) -> Reading | None:
+    """Read what is cheap; None when the process is gone."""
+    resident, private = glance([pid])
+    return Reading(private, 0, resident, exact=False) if resident else None
+
+
 def read_memory(pid: int) -> Reading | None:
-    """Read one process; None when it is gone."""
+    """Read one process, exactly where the kernel lets us; None when it is gone."""
     sizes: dict[bytes, int] = {}
     with suppress(OSError, ValueError), open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
         for words in map(bytes.split, rollup.readlines()[1:]):
@@ -320,8 +318,7 @@ def read_memory(pid: int) -> Reading | None:
     if b"Pss_Anon:" in sizes:
         held = sizes[b"Pss_Anon:"] + sizes[b"Pss_Shmem:"] + sizes.get(b"SwapPss:", 0)
         return Reading(held, sizes[b"Pss_File:"], sizes[b"Rss:"], exact=True)
-    resident, private = glance([pid])
-    return Reading(private, 0, resident, exact=False) if resident else None
+    return read_roughly(pid)
 
 
 class RamMeter:
@@ -351,9 +348,18 @@ class RamMeter:
             self.want()
 
     def read(self, pids: list[int], now: float) -> None:
-        """Take a reading of every process of the tree."""
+        """Take a reading of every process of the tree.
+
+        A process that forks without end locks its page tables for seconds on end; past
+        `PATIENCE_S` the rest is read roughly, so that the run can still be stopped.
+        """
         began = boot_time()
-        found = {pid: reading for pid in pids for reading in [read_memory(pid)] if reading}
+        found: dict[int, Reading] = {}
+        for pid in pids:
+            is_late = boot_time() - began > PATIENCE_S
+            reading = read_roughly(pid) if is_late else read_memory(pid)
+            if reading is not None:
+                found[pid] = reading
         for pid, reading in found.items():
             if reading.resident >= self._largest.get(pid, reading).resident:
                 self._largest[pid] = reading

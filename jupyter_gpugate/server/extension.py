@@ -66,8 +66,9 @@ class ForwardHandler(ExtensionHandlerMixin, APIHandler):
         headers = {k: self.request.headers[k] for k in PASSED_ON if k in self.request.headers}
         try:
             await asyncio.wait_for(app.host.ready.wait(), FORWARD_TIMEOUT_S)
-            if app.fault:
-                raise ConnectionError(app.fault)
+            fault = app.fault or app.host.fault
+            if fault:
+                raise ConnectionError(fault)
             response = await app.client.fetch(
                 f"{API_PATH}/{path}{query}",
                 method=self.request.method or "GET",

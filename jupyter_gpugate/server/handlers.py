@@ -20,7 +20,7 @@ from jupyter_gpugate.core.state import MACHINE
 from jupyter_gpugate.gate.clock import boot_time
 from jupyter_gpugate.gate.journal import JournalError
 from jupyter_gpugate.gate.loop import GateLoop
-from jupyter_gpugate.gate.socket import peer_uid, with_default_gpus
+from jupyter_gpugate.gate.socket import peer_uid
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.server.answers import estimate_answer, machine_answer, run_answer
@@ -278,7 +278,6 @@ class EstimateHandler(ApiHandler):
         data = self.data()
         body = self.validated(RunBody, data)
         request = await self.launcher.request_of(body.model_dump(mode="json", by_alias=True))
-        request = with_default_gpus(request, self.gate.state)
         self.finish(json.dumps(estimate_answer(self.gate, request)))
 
 

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import getpass
+import json
 import logging
 import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_unix_socket
 from tornado.web import Application
 
+from jupyter_gpugate.core.protocol import from_json, to_json
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.clock import boot_id, boot_time
-from jupyter_gpugate.gate.journal import Journal
+from jupyter_gpugate.gate.journal import Journal, JournalError
 from jupyter_gpugate.gate.local_disk import state_directory
 from jupyter_gpugate.gate.lock import GateLock
 from jupyter_gpugate.gate.loop import GateLoop
@@ -32,7 +36,7 @@ from jupyter_gpugate.gate.sampling import Sampler
 from jupyter_gpugate.gate.socket import lease_routes
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.server.handlers import api_routes
-from jupyter_gpugate.server.paths import runs_directory, user_socket
+from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
 from jupyter_gpugate.server.wire import BODY_LIMIT_BYTES, ENVIRONMENT_LIMIT_BYTES
 
 #: More than any body may have: whatever is too large is told so by its handler.
@@ -52,6 +56,26 @@ class HostSettings:
     grace_s: float = 10.0
     root: Path = field(default_factory=Path.cwd)  # where runs without a cwd start
 
+    def as_text(self) -> str:
+        """All of it, for another process to read."""
+        named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return json.dumps({**named, "traits": to_json(self.traits)}, default=str)
+
+    @classmethod
+    def from_text(cls, text: str) -> HostSettings:
+        """Read `as_text`; what another version wrote beyond this one's settings is left out."""
+        given: dict[str, Any] = json.loads(text)
+        names = {f.name for f in dataclasses.fields(Traits)}
+        traits = {name: value for name, value in given["traits"].items() if name in names}
+        return cls(
+            traits=from_json(Traits, traits, "traits"),
+            runs=Path(given["runs"]),
+            socket=Path(given["socket"]),
+            state=Path(given["state"]),
+            grace_s=float(given["grace_s"]),
+            root=Path(given["root"]),
+        )
+
 
 class Host:
     """One process's part in its user's gate."""
@@ -62,45 +86,38 @@ class Host:
         self.owner = getpass.getuser()
         self.gate: GateLoop | None = None
         self.launcher: Launcher | None = None
+        self.fault = ""  # why nobody can be asked here
         self.touched_at = boot_time()  # the last request of anybody
-        self._lock = GateLock(settings.state / "gate.lock")
-        self._server: HTTPServer | None = None
-        self._following: asyncio.Task[None] | None = None
         self.ready = asyncio.Event()
+        self._lock = GateLock(settings.state / "gate.lock")
+        self._held = contextlib.AsyncExitStack()  # what leading has opened, to be closed again
+        self._following: asyncio.Task[None] | None = None
 
     @property
     def leads(self) -> bool:
         """Whether the gate lives in this process."""
-        return self.gate is not None
+        return self.launcher is not None
 
     async def start(self) -> None:
-        """Lead if nobody does, else follow."""
-        if self._lock.acquire():
-            await self._lead()
-        else:
-            self.log.info("another process of %s hosts the gate; forwarding to it", self.owner)
-            self.ready.set()
+        """Lead if nobody does, else follow; what cannot be now is tried again."""
+        if not await self._is_leading():
+            if not self.fault:
+                self.log.info("another process of %s hosts the gate; forwarding to it", self.owner)
             self._following = asyncio.create_task(self._follow())
+        self.ready.set()
 
-    async def stop(self) -> None:
+    async def stop(self, *, successor: bool = True) -> None:
         """Leave; runs go on, and a process of their own takes over what is unfinished."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
         unfinished = self.launcher is not None and self.launcher.unfinished()
-        if self.launcher is not None:
-            self.launcher.leave()
-        if self._server is not None:
-            self._server.stop()
-            with contextlib.suppress(OSError):
-                self.settings.socket.unlink()
-            await self._server.close_all_connections()
-        if self.launcher is not None:
-            await self.launcher.stop()
-        if self.gate is not None:
-            await self.gate.stop()
-        self._lock.release()
-        if unfinished:
+        try:
+            await self._held.aclose()
+        except JournalError as error:
+            self.log.warning("%s", error)
+        self.gate = self.launcher = None
+        if unfinished and successor:
             self._start_successor()
 
     def idle_s(self) -> float:
@@ -112,17 +129,37 @@ class Host:
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            if self._lock.acquire():
-                self.log.info("the process that hosted the gate is gone; taking over")
-                await self._lead()
+            if await self._is_leading():
+                self.log.info("this process hosts the gate now")
                 return
+
+    async def _is_leading(self) -> bool:
+        """Take the lead if it is free; where that fails, let go of it and keep the reason."""
+        try:
+            if not self._lock.acquire():
+                self.fault = ""
+                return False
+            self._held.callback(self._lock.release)
+            await self._lead()
+        except BaseException as error:
+            await self._held.aclose()
+            if not isinstance(error, (JournalError, OSError)):
+                raise
+            if self.fault != str(error):
+                self.log.warning("the gate cannot be hosted here: %s", error)
+            self.fault = str(error)
+            return False
+        self.fault = ""
+        return True
 
     async def _lead(self) -> None:
         settings = self.settings
         journal = await asyncio.to_thread(self._open_journal)
         sampler = Sampler(GpuReader(clock=boot_time), MachineReader(clock=boot_time))
         gate = GateLoop(sampler, journal, settings.traits, log=self.log)
+        self._held.push_async_callback(gate.stop)
         await gate.start()
+        await self._listen(gate)
         launcher = Launcher(
             runs=settings.runs,
             socket=settings.socket,
@@ -131,15 +168,25 @@ class Host:
             root=settings.root,
             log=self.log,
         )
-        routes = [*lease_routes(gate, self.owner), *api_routes(self)]
-        # Starting a run waits on the socket, and a browser must not see half a host.
-        self.gate, self.launcher = gate, launcher
-        self._server = HTTPServer(
-            Application(routes, log_function=_say_nothing), max_body_size=MOST_BODY_BYTES
-        )
-        self._server.add_socket(bind_unix_socket(str(settings.socket), mode=0o600, backlog=512))
+        self._held.push_async_callback(launcher.stop)
         await launcher.start()
-        self.ready.set()
+        # Whoever asked for a run before all are known would be told that there is none.
+        self.gate, self.launcher = gate, launcher
+
+    async def _listen(self, gate: GateLoop) -> None:
+        routes = [*lease_routes(gate, self.owner), *api_routes(self)]
+        application = Application(routes, log_function=_say_nothing)
+        server = HTTPServer(application, max_body_size=MOST_BODY_BYTES)
+        place = self.settings.socket
+        server.add_socket(bind_unix_socket(str(place), mode=0o600, backlog=512))
+
+        async def close() -> None:
+            server.stop()
+            with contextlib.suppress(OSError):
+                place.unlink()
+            await server.close_all_connections()
+
+        self._held.push_async_callback(close)
 
     def _open_journal(self) -> Journal:
         self.settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -151,10 +198,12 @@ class Host:
     def _start_successor(self) -> None:
         """A small process of the user's own that goes on with the queue."""
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB_", "JPY_"))}
-        environ["GPUGATE_USER_SOCKET"] = str(self.settings.socket)
+        environ[SOCKET_VARIABLE] = str(self.settings.socket)
+        settings = ["--settings", self.settings.as_text()]
         subprocess.Popen(
-            [sys.executable, "-m", "jupyter_gpugate", "serve", "--user"],
+            [sys.executable, "-m", "jupyter_gpugate", "serve", "--user", *settings],
             env=environ,
+            cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

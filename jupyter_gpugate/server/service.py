@@ -23,26 +23,33 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--idle", type=float, default=IDLE_S, metavar="SECONDS", help="end after so long unused"
     )
+    # How a server hands its own settings on to the process that goes on with its runs.
+    parser.add_argument("--settings", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    return asyncio.run(_serve(options.idle))
+    given = options.settings
+    settings = HostSettings.from_text(given) if given else HostSettings()
+    return asyncio.run(_serve(settings, options.idle))
 
 
-async def _serve(idle_s: float) -> int:
-    host = Host(HostSettings())
+async def _serve(settings: HostSettings, idle_s: float) -> int:
+    host = Host(settings)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await host.start()
     if not host.leads:
-        host.log.info("this user already has a gate")
+        fault = host.fault
+        if not fault:
+            host.log.info("this user already has a gate")
         await host.stop()
-        return 0
+        return 1 if fault else 0
     while not stopping.is_set() and host.idle_s() < idle_s:
         try:
             await asyncio.wait_for(stopping.wait(), LOOK_S)
         except asyncio.TimeoutError:
             continue
-    await host.stop()
+    # Whoever ends this process means it: what is unfinished waits for the next one.
+    await host.stop(successor=False)
     return 0

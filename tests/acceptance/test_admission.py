@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,11 @@ def grant_of(server: Served, run_id: str) -> dict[str, Any]:
     return grant
 
 
+def holds(server: Served, run_id: str, uuid: str, held: int) -> bool:
+    """Whether the gate sees a run hold just so much of a device."""
+    return bool(server.run(run_id)["held"].get(uuid) == held)
+
+
 def start_together(server: Served, *submits: Callable[[], str]) -> list[str]:
     """Submit runs while nothing is admitted, so that one tick sees them all."""
     server.ask("POST", "/drain", {"reason": "to submit together"})
@@ -52,11 +58,13 @@ def start_together(server: Served, *submits: Callable[[], str]) -> list[str]:
 
 
 @pytest.mark.behaviour(20, 21, 24, 25, 29, 30, 34, 40, 45, 50, 123, 128)
+@pytest.mark.usefixtures("stand_in")
 def test_two_of_three_start_together_and_the_third_by_itself(
-    server: Served, stand_in: StandIn, oracle: Oracle, tmp_path: Path
+    server: Served, oracle: Oracle, tmp_path: Path
 ) -> None:
     """Measured at 10 GB on 24: of three evals two start in one tick; the third is told need, free,
-    floor and what is reserved, and starts by itself when one ends."""
+    floor and what is reserved, and starts by itself when one ends.
+    """
     release = tmp_path / "release"
     release.touch()
     source = evaluation(10, release)
@@ -87,7 +95,7 @@ def test_two_of_three_start_together_and_the_third_by_itself(
     small = server.submit("small", evaluation(1, release), hints={"vram_bytes": GB})
     server.active(small)  # what does not fit is skipped and blocks nobody
     assert server.run(runs[2])["status"] == "queued"
-    until(lambda: oracle.compared >= 2, "the oracle has compared while three runs hold memory")
+    oracle.settle()
     release.touch()
     assert [server.ended(run)["end"] for run in (*runs, small)] == ["completed"] * 4
 
@@ -108,7 +116,7 @@ def test_two_devices_take_one_run_each(
     assert len(set(placed)) == 2
     assert other in placed
     for run, uuid in zip(runs, placed, strict=True):
-        until(lambda run=run, uuid=uuid: server.run(run)["held"].get(uuid) == 10 * GB)
+        until(partial(holds, server, run, uuid, 10 * GB))
         assert sum(stand_in.state().held_by_pid(uuid).values()) == 10 * GB
     release.touch()
     for run, uuid in zip(runs, placed, strict=True):
@@ -117,9 +125,11 @@ def test_two_devices_take_one_run_each(
 
 
 @pytest.mark.behaviour(31, 38, 61, 62, 53, 54)
-def test_hints_stand_until_a_measurement_replaces_them(server: Served, stand_in: StandIn) -> None:
+@pytest.mark.usefixtures("stand_in")
+def test_hints_stand_until_a_measurement_replaces_them(server: Served) -> None:
     """Hints gate GPU memory and RAM alike, survive edits, and give way to what was measured; an
-    edit, but not a comment, makes the numbers unknown again."""
+    edit, but not a comment, makes the numbers unknown again.
+    """
     hints = {"vram_bytes": 3 * GB, "ram_bytes": GB}
     source = evaluation(2)
     row = server.completed("hinted", source, hints=hints)
@@ -128,7 +138,9 @@ def test_hints_stand_until_a_measurement_replaces_them(server: Served, stand_in:
     assert row["charges"]["ram"] == GB + 256 * MB
 
     commented = source + "# a comment\n"
-    answer = server.ask("POST", "/estimate", {"name": "hinted", "source": commented, "hints": hints})
+    answer = server.ask(
+        "POST", "/estimate", {"name": "hinted", "source": commented, "hints": hints}
+    )
     origins = {term["resource"]: term["origin"] for term in answer.json["terms"]}
     assert origins == {"vram": "measured", "ram": "measured"}
 
@@ -146,9 +158,8 @@ def test_hints_stand_until_a_measurement_replaces_them(server: Served, stand_in:
 
 
 @pytest.mark.behaviour(32, 33)
-def test_one_unmeasured_run_settles_on_a_device_at_a_time(
-    server: Served, stand_in: StandIn, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("stand_in")
+def test_one_unmeasured_run_settles_on_a_device_at_a_time(server: Served, tmp_path: Path) -> None:
     """A second unmeasured run waits for the first to settle, even while that uses nothing yet."""
     release = tmp_path / "release"
     first = server.submit("first", evaluation(0, release))
@@ -165,10 +176,11 @@ def test_one_unmeasured_run_settles_on_a_device_at_a_time(
 
 
 @pytest.mark.behaviour(22, 23)
+@pytest.mark.usefixtures("stand_in")
 def test_locks_and_exclusive_runs_keep_a_device_to_themselves(
-    server: Served, stand_in: StandIn, tmp_path: Path
+    server: Served, tmp_path: Path
 ) -> None:
-    """A lock admits nothing to its device; an exclusive run waits until it is alone there, and is."""
+    """A lock admits nothing to its device; an exclusive run waits until it is alone there."""
     hints = {"vram_bytes": GB}
     release = tmp_path / "release"
     assert server.ask("POST", "/lock", {"resource": "0", "seconds": 600}).status == 200
@@ -268,7 +280,9 @@ def test_workers_that_were_never_tried_are_scaled_and_then_fitted(server: Served
     """One worker count scales in proportion; two are fitted, and the slope is never negative."""
     source = "x = bytearray(150 << 20)\nfor e in episodes:\n    pass\n"
     server.completed("scale", source, episodes=4, workers=1)
-    ram = {t["origin"]: t for t in server.ask("GET", "/estimate?name=scale&workers=3").json["terms"]}
+    ram = {
+        t["origin"]: t for t in server.ask("GET", "/estimate?name=scale&workers=3").json["terms"]
+    }
     assert list(ram) == ["scaled"]
     server.completed("scale", source, episodes=4, workers=2)
     terms = server.ask("GET", "/estimate?name=scale&workers=3").json["terms"]

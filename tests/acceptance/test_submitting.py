@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,7 @@ def test_cancelling_takes_queued_and_live_runs(server: Served) -> None:
 
 
 @pytest.mark.behaviour(13)
-def test_a_run_that_ignores_the_first_signal_is_killed(start, places: Places) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_that_ignores_the_first_signal_is_killed(start: Callable[..., Served]) -> None:
     """TERM, the grace period, then KILL; the answer names the means and the milliseconds."""
     server = start("--GpuGate.grace_s=0.5")
     source = f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\n{WAITS}"
@@ -151,7 +152,7 @@ print("escaped")
 
 
 @pytest.mark.behaviour(12, 13, 44)
-def test_nothing_survives_a_cancel(start, places: Places) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_survives_a_cancel(start: Callable[..., Served]) -> None:
     """Children that left the group, the session or the tree and ignore TERM are gone as well."""
     server = start("--GpuGate.grace_s=0.5")
     run_id = server.submit("escapes", ESCAPES)
@@ -178,7 +179,7 @@ def _lives(pid: int, ticks: int) -> bool:
 
 
 @pytest.mark.behaviour(14)
-def test_a_run_that_cannot_be_started_ends_with_the_reason(server: Served, places: Places) -> None:
+def test_a_run_that_cannot_be_started_ends_with_the_reason(server: Served) -> None:
     """A program that does not exist fails, names itself, and leaves queue and charges clean."""
     answer = server.ask("POST", "/runs", {"name": "ghost", "argv": ["/nonexistent/program"]})
     if answer.status == 202:
@@ -279,7 +280,9 @@ def test_a_repeated_key_is_one_run(server: Served) -> None:
     ],
 )
 @pytest.mark.behaviour(137)
-def test_bad_input_is_refused_naming_the_field(shared_server: Served, body: object, field: str) -> None:
+def test_bad_input_is_refused_naming_the_field(
+    shared_server: Served, body: object, field: str
+) -> None:
     """A 400 that names the field and says what to do; nothing is queued or left on the disk."""
     answer = shared_server.ask("POST", "/runs", body)
     assert answer.status == 400, answer.body
@@ -300,7 +303,8 @@ def test_a_body_over_the_limit_is_refused(server: Served) -> None:
 
 
 @pytest.mark.behaviour(4)
-def test_what_can_never_fit_is_refused_with_both_numbers(server: Served, stand_in) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.usefixtures("stand_in")
+def test_what_can_never_fit_is_refused_with_both_numbers(server: Served) -> None:
     """More memory or devices than the machine has: refused at once, naming need and machine."""
     hints = {"vram_bytes": 30 << 30}
     answer = server.ask("POST", "/runs", {"name": "huge", "source": "pass", "hints": hints})
@@ -326,4 +330,4 @@ def test_strangers_get_nothing(server: Served) -> None:
         ("DELETE", "/calibrations?name=x"),
         ("GET", "/nothing"),
     ]:
-        assert server.ask(method, path, token="wrong").status in (401, 403), path
+        assert server.ask(method, path, token="nobody").status in (401, 403), path

@@ -1,7 +1,7 @@
-"""Every benchmark in this folder: a table and a JSON file for each.
+"""Every benchmark in this folder, one after the other: a table each, and JSON under ``build/``.
 
-A benchmark is a module ``bN_*.py`` with a ``main(arguments)`` that prints its table and returns 1
-where a bar is missed, and a ``run()`` that returns the same as JSON data.
+A benchmark is a module ``bN_*.py``: ``run()`` returns JSON data, ``main(arguments)`` prints a table
+of it and returns 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -10,25 +10,19 @@ import importlib
 import sys
 from pathlib import Path
 
-from tests.benchmarks.measure import save
 
-
-def main() -> int:
-    """Run those whose names are given, or all; 1 where any bar is missed."""
-    here = Path(__file__).resolve().parent
-    wanted = sys.argv[1:]
-    missed = False
-    for path in sorted(here.glob("b[0-9]*.py")):
+def main(wanted: list[str]) -> int:
+    """Run those that are named (``b1 b3``), or all; 1 where any bar is missed."""
+    missed = 0
+    for path in sorted(Path(__file__).resolve().parent.glob("b[0-9]*.py")):
         number, _, _ = path.stem.partition("_")
         if wanted and number not in wanted:
             continue
         module = importlib.import_module(f"tests.benchmarks.{path.stem}")
-        result = module.run()
-        print(f"\n{(module.__doc__ or path.stem).partition(chr(10))[0]}\n\n{module.show(result)}")
-        print(f"-> {save(number, result)}")
-        missed = missed or result["passed"] is False
-    return int(missed)
+        print(f"\n== {(module.__doc__ or path.stem).splitlines()[0]}\n")
+        missed |= module.main([])
+    return missed
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-
 SIZES: Final = (100, 10_000)
 LARGE: Final = (100, 10_000, 100_000)
 OWNERS: Final = 4
@@ -120,9 +119,7 @@ def _bars(costs: Costs, sizes: Sequence[int]) -> dict[str, Any]:
             of_floor = costs.ratio(f"ours {size}", f"floor {size}")
             of_smallest = costs.ratio(f"ours {size}", smallest)
             bars[f"{size} of_floor"] = bar(of_floor, BARS["of_floor"], spread=costs.spread)
-            bars[f"{size} of_smallest"] = bar(
-                of_smallest, BARS["of_smallest"], spread=costs.spread
-            )
+            bars[f"{size} of_smallest"] = bar(of_smallest, BARS["of_smallest"], spread=costs.spread)
     return bars
 
 
@@ -244,11 +241,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     result = run(LARGE if chosen.large else SIZES, rounds=3 if chosen.small else 15)
     save("b1", result)
-    print(json.dumps(result, indent=2) if chosen.json else show(result))
+    print(json.dumps(result, indent=2) if chosen.json else _table(result))
     return 1 if result["passed"] is False else 0
 
 
-def show(result: dict[str, Any]) -> str:
+def _table(result: dict[str, Any]) -> str:
     """The result as a table for a terminal."""
     rows = [["tick", "queued", "sorts", "grants", "ours ms", "floor ms", "plain loop ms", "spread"]]
     rows[0] += [f"{name} <= {most:g}" for name, most in BARS.items()]

@@ -1,8 +1,9 @@
 """B3: from a submit to the first line of the user's code, when the run fits.
 
 The limit is the same supervisor, interpreter and shell started by hand, from a run directory that
-is ready, with a socket that says "go" at once.  Both go in turn; the peers that may be installed
-(task-spooler, Slurm) start a plain Python of their own and are shown without a bar.
+is ready, with a socket that says "go" at once.  Both go in turn, one eval again and again; beside
+them, without a bar, a cell that is edited before each submit, whose source must be read anew, and
+the peers that may be installed (task-spooler, Slurm), which start a plain Python.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +36,7 @@ MOST_OF_LIMIT: Final = 1.5
 
 def run(runs: int = RUNS) -> dict[str, Any]:
     """Submit so many runs one after the other; JSON data with medians in milliseconds."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         places = Places(Path(scratch))
         gate = subprocess.Popen(
             [sys.executable, "-m", "jupyter_gpugate", "serve", "--user"],
@@ -86,7 +88,7 @@ def _measured(jobs: dict[str, Callable[[Path], object]], runs: int) -> dict[str,
                 mark = Path(folder, "mark")
                 begun = time.clock_gettime(time.CLOCK_BOOTTIME)
                 job(mark)
-                until(lambda mark=mark: mark.exists() and mark.read_text(), name)
+                until(mark.exists, name)
                 times[name].append(1000 * (float(mark.read_text()) - begun))
         del number
     medians = {name: statistics.median(some[2:]) for name, some in times.items()}
@@ -102,32 +104,52 @@ def _measured(jobs: dict[str, Callable[[Path], object]], runs: int) -> dict[str,
     }
 
 
-def _source(mark: Path) -> str:
-    return (
-        "import os, time\n"
-        "now = time.clock_gettime(time.CLOCK_BOOTTIME)\n"
-        f"with open({str(mark) + '.new'!r}, 'w') as file:\n    file.write(repr(now))\n"
-        f"os.rename({str(mark) + '.new'!r}, {str(mark)!r})\n"
-    )
+#: Writes when it began into the file that its parameter names.
+SOURCE: Final = """import os, time
+now = time.clock_gettime(time.CLOCK_BOOTTIME)
+with open(params["mark"] + ".new", "w") as file:
+    file.write(repr(now))
+os.rename(params["mark"] + ".new", params["mark"])
+"""
 
 
 def _jobs(places: Places) -> dict[str, Callable[[Path], object]]:
     client = Client(places.socket)
     first = places.root / "first"
-    run_id = client.submit({"name": "b3", "source": _source(first)})["run_id"]
+    run_id = client.submit(_body("b3", SOURCE, first))["run_id"]
     until(lambda: (client.run(run_id).body or {}).get("status") == "ended", "the first run ends")
     by_hand = _ByHand(places, run_id)
 
     def gate(mark: Path) -> None:
-        client.submit({"name": "b3", "source": _source(mark)})
+        client.submit(_body("b3", SOURCE, mark))
 
-    jobs: dict[str, Callable[[Path], object]] = {"gate": gate, "by hand": by_hand.start}
-    for name, command in (("task-spooler", ["tsp"]), ("srun", ["srun"])):
-        if shutil.which(command[0]):
-            jobs[name] = lambda mark, command=command: subprocess.Popen(
-                [*command, sys.executable, "-c", _source(mark)], stdout=subprocess.DEVNULL
-            )
+    def edited(mark: Path) -> None:
+        client.submit(_body("edited", f"{SOURCE}\n{mark.parent.name!r}\n", mark))
+
+    jobs: dict[str, Callable[[Path], object]] = {
+        "gate": gate,
+        "by hand": by_hand.start,
+        "gate, edited": edited,
+    }
+    for name, command in (("task-spooler", "tsp"), ("srun", "srun")):
+        if shutil.which(command):
+            jobs[name] = partial(_peer, command)
     return jobs
+
+
+def _peer(command: str, mark: Path) -> None:
+    code = f"params = {{'mark': {str(mark)!r}}}\n{SOURCE}"
+    subprocess.Popen([command, sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+
+
+def _body(name: str, source: str, mark: Path) -> dict[str, Any]:
+    parameters = {"mark": str(mark)}
+    return {
+        "name": name,
+        "source": source,
+        "parameters": parameters,
+        "memory_irrelevant": list(parameters),
+    }
 
 
 class _ByHand:
@@ -153,8 +175,9 @@ class _ByHand:
             shutil.copy(old / name, attempt)
         launch = json.loads((old / "launch.json").read_text())
         launch |= {"socket": str(self._socket), "run_id": f"by-hand-{self._number}"}
+        launch["parameters"] = {"mark": str(mark)}
         (attempt / "launch.json").write_text(json.dumps(launch))
-        (attempt / "cell.py").write_text(_source(mark))
+        (attempt / "cell.py").write_text(SOURCE)
         (attempt / "episodes").mkdir(exist_ok=True)
         supervisor = [sys.executable, "-I", "-S", str(attempt / "supervisor.py"), str(attempt)]
         process = subprocess.Popen(supervisor, start_new_session=True)

@@ -1,7 +1,8 @@
 """B6: what an idle gate costs a Jupyter server: CPU, memory and wake-ups.
 
 Two servers stand idle side by side, one with the extension and one without, on a machine with some
-hundreds of sleeping processes.  The difference is the gate's, its GPU reader included.
+hundreds of sleeping processes.  The difference is the gate's, its GPU reader included: a machine
+with a GPU wakes twice a second more, once in that reader and once for its answer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psutil
 
 from tests.benchmarks.measure import WORDS, bar, passed, save, table
-from tests.fake_nvml import GB, StandIn
 from tests.served import Places, Served
 
 if TYPE_CHECKING:
@@ -43,12 +43,11 @@ class Cost(NamedTuple):
 
 def run(seconds: float = SECONDS, processes: int = PROCESSES) -> dict[str, Any]:
     """Watch two idle servers for a while; JSON data."""
-    with tempfile.TemporaryDirectory() as scratch, ExitStack() as crowd:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch, ExitStack() as crowd:
         sleepers = [subprocess.Popen(["sleep", "100000"]) for _ in range(processes)]
-        crowd.callback(lambda: [sleeper.kill() for sleeper in sleepers])
-        driver = StandIn(Path(scratch, "driver"))
-        driver.gpu(total=24 * GB)
-        gated_places, bare_places = Places(Path(scratch, "a"), driver), Places(Path(scratch, "b"))
+        for sleeper in sleepers:
+            crowd.callback(sleeper.kill)
+        gated_places, bare_places = Places(Path(scratch, "a")), Places(Path(scratch, "b"))
         gated = Served(gated_places)
         crowd.callback(gated.stop)
         bare = Served(bare_places, OFF, ready="/api")

@@ -40,7 +40,7 @@ class FrontEnd:
     """A front end with a person before it: runs cells and sees what they show."""
 
     def __init__(self) -> None:
-        self._manager: Any = KernelManager(transport="ipc")
+        self._manager: Any = KernelManager()
         self._manager.start_kernel()
         self._client: Any = self._manager.client()
         self._client.start_channels()

@@ -165,7 +165,9 @@ def test_the_end_shows_its_reason_its_words_and_its_peaks() -> None:
 def test_a_cancel_shows_by_what_means_it_came_and_what_is_left() -> None:
     """The end of a cancelled run names the means, the milliseconds and the survivors."""
     gone = {"means": "term + kill", "ms": 10412, "survivors": []}
-    assert "by TERM, then KILL in 10,412 ms; nothing is left" in card.text(run(status="ended", kill=gone))
+    assert "by TERM, then KILL in 10,412 ms; nothing is left" in card.text(
+        run(status="ended", kill=gone)
+    )
     stuck = {**gone, "survivors": [[4711, 99], 4712]}
     assert "still there: 4711, 4712" in card.text(run(status="ended", kill=stuck))
 

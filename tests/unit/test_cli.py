@@ -315,6 +315,17 @@ def test_doctor_reads_the_machine_itself_where_no_gate_is(
     assert {reader["name"] for reader in answer["readers"]} == {"gpu", "machine"}
 
 
+@pytest.mark.usefixtures("no_gate")
+def test_an_old_python_says_that_it_cannot_host_a_gate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel's older Python talks to a gate, but neither serves one nor measures by itself."""
+    monkeypatch.setattr(cli, "_can_measure", lambda: False)
+    for verb in ("doctor", "serve"):
+        assert cli.main([verb]) == cli.UNAVAILABLE
+        assert "needs Python 3.10" in capsys.readouterr().err
+
+
 def test_the_module_and_the_version_are_there() -> None:
     """`python -m jupyter_gpugate` is the same program."""
     command = [sys.executable, "-m", "jupyter_gpugate", "--version"]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from jupyter_gpugate.core.decisions import Refusal
+    from jupyter_gpugate.core.model import ProcessKey
     from jupyter_gpugate.core.state import GroupKey
 
 #: Parts that several workers can share.
@@ -46,25 +47,31 @@ def seed_on_failure(seed: int) -> Iterator[None]:
 
 
 class History:
-    """One seed's worth of things that happen to a gate."""
+    """One seed's worth of things that happen to a gate; whatever goes wrong is right again soon."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.simulation = CheckedSimulation(devices(2), TRAITS)
-        self.outsiders: list[object] = []
+        self.outsiders: list[ProcessKey] = []
+        self.troubles: list[tuple[float, Callable[[], None]]] = []  # until when, and its end
         self.happenings: list[tuple[int, Callable[[], None]]] = [
-            (30, self.submit),
+            (40, self.submit),
             (6, self.cancel),
-            (6, self.outsider_comes),
+            (5, self.outsider_comes),
             (6, self.outsider_goes),
             (2, self.kernel_loads),
-            (2, self.driver_hangs_or_returns),
-            (2, self.device_comes_or_goes),
+            (2, self.memory_returns_late),
+            (2, self.driver_hangs),
+            (2, self.driver_names_nobody),
+            (2, self.device_goes),
             (2, self.gate_is_killed),
-            (2, self.disk_fills_or_empties),
+            (2, self.disk_fills),
+            (2, self.run_is_lost),
+            (1, self.run_side_goes),
+            (1, self.grants_reach_nobody),
             (1, self.clock_jumps),
-            (2, self.somebody_locks_or_unlocks),
-            (1, self.drain_or_not),
+            (2, self.somebody_locks),
+            (1, self.machine_drains),
         ]
 
     def live(self, steps: int) -> None:
@@ -73,9 +80,16 @@ class History:
         for _ in range(steps):
             if self.random.random() < 0.5:
                 self.random.choices(self.happenings, weights)[0][1]()
+            for trouble in [one for one in self.troubles if one[0] <= self.simulation.now]:
+                self.troubles.remove(trouble)
+                trouble[1]()
             if self.simulation.journal.broken:
                 self.forget_unwritten()
             self.simulation.step()
+
+    def for_a_while(self, end: Callable[[], None]) -> None:
+        """Let a trouble that has begun end some seconds later."""
+        self.troubles.append((self.simulation.now + self.random.uniform(2, 25), end))
 
     def submit(self) -> None:
         dice, simulation = self.random, self.simulation
@@ -97,7 +111,7 @@ class History:
             gpus=dice.choice([0, 1, 1, 1, 2]),
             owner=dice.choice(["ada", "bob"]),
             hints=Hints(vram_bytes=size or None) if dice.random() < 0.2 else Hints(),
-            exclusive=dice.random() < 0.1,
+            exclusive=dice.random() < 0.06,
             max_wait_s=dice.choice([None, None, 50.0]),
         )
 
@@ -113,7 +127,7 @@ class History:
 
     def outsider_goes(self) -> None:
         if self.outsiders:
-            self.simulation.machine.kill(self.outsiders.pop())  # type: ignore[arg-type]
+            self.simulation.machine.kill(self.outsiders.pop())
 
     def kernel_loads(self) -> None:
         holding = self.simulation.machine.spawn(ram_bytes=GB)
@@ -122,27 +136,35 @@ class History:
         self.simulation.machine.kernels.append(kernel)
         self.outsiders.append(holding.key)
 
-    def driver_hangs_or_returns(self) -> None:
-        machine = self.simulation.machine
-        machine.gpu_reader_since = None if machine.gpu_reader_since else self.simulation.now
+    def memory_returns_late(self) -> None:
+        self.simulation.returns_after_s = self.random.choice([2.0, 5.0, 20.0])
+        self.for_a_while(lambda: setattr(self.simulation, "returns_after_s", 0.0))
 
-    def device_comes_or_goes(self) -> None:
+    def driver_hangs(self) -> None:
+        self.simulation.machine.gpu_reader_since = self.simulation.now
+        self.for_a_while(lambda: setattr(self.simulation.machine, "gpu_reader_since", None))
+
+    def driver_names_nobody(self) -> None:
+        self.simulation.machine.names_holders = False
+        self.for_a_while(lambda: setattr(self.simulation.machine, "names_holders", True))
+
+    def device_goes(self) -> None:
         machine = self.simulation.machine
-        if machine.missing or machine.faults:
-            machine.missing.clear()
-            machine.faults.clear()
-        elif self.random.random() < 0.5:
+        if self.random.random() < 0.5:
             machine.missing.add("GPU-1")
+            self.for_a_while(machine.missing.clear)
         else:
             machine.faults["GPU-1"] = Fault(GPU_IS_LOST, "lost", self.simulation.now)
+            self.for_a_while(machine.faults.clear)
 
     def gate_is_killed(self) -> None:
         if not self.simulation.journal.broken:
             self.simulation.restart()
 
-    def disk_fills_or_empties(self) -> None:
+    def disk_fills(self) -> None:
         journal = self.simulation.journal
-        journal.broken = "" if journal.broken else "no space left on device"
+        journal.broken = "no space left on device"
+        self.for_a_while(lambda: setattr(journal, "broken", ""))
 
     def forget_unwritten(self) -> None:
         """A submit that was refused was never acknowledged."""
@@ -150,18 +172,31 @@ class History:
             if isinstance(event, ev.Requested):
                 self.simulation.submitted.discard(event.request.run_id)
 
+    def run_is_lost(self) -> None:
+        if self.simulation.runs:
+            self.simulation.lose(self.random.choice(list(self.simulation.runs)))
+
+    def run_side_goes(self) -> None:
+        self.simulation.is_present = False
+        self.for_a_while(lambda: setattr(self.simulation, "is_present", True))
+
+    def grants_reach_nobody(self) -> None:
+        self.simulation.starts_runs = False
+        self.for_a_while(lambda: setattr(self.simulation, "starts_runs", True))
+
     def clock_jumps(self) -> None:
         self.simulation.step(self.random.choice([12.0, 600.0]))
 
-    def somebody_locks_or_unlocks(self) -> None:
-        state, now = self.simulation.state, self.simulation.now
-        if state.locks:
-            self.simulation.posted.append(ev.Unlocked(now, next(iter(state.locks))))
-        else:
-            self.simulation.posted.append(ev.Locked(now, "GPU-0", "bob", now + 30))
+    def somebody_locks(self) -> None:
+        self.simulation.posted.append(
+            ev.Locked(self.simulation.now, "GPU-0", "bob", self.simulation.now + 15)
+        )
 
-    def drain_or_not(self) -> None:
-        draining = self.simulation.state.draining is None
+    def machine_drains(self) -> None:
+        self.drain(draining=True)
+        self.for_a_while(lambda: self.drain(draining=False))
+
+    def drain(self, *, draining: bool) -> None:
         self.simulation.posted.append(ev.DrainChanged(self.simulation.now, draining))
 
 

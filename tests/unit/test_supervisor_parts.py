@@ -235,13 +235,30 @@ def test_without_a_rollup_resident_less_shared_stands_in(monkeypatch: pytest.Mon
 
 def test_readings_never_cost_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reading that takes a second is not repeated within the fifty that it may cost."""
-    times = iter([100.0, 101.0])
+    times = iter([100.0, 100.0, 101.0])
     monkeypatch.setattr(sv, "boot_time", lambda: next(times))
     monkeypatch.setattr(sv, "read_memory", lambda _: reading(1, 2))
     meter = sv.RamMeter()
     meter.read([1], 100.0)
     meter.want()
     assert meter.due_at == 100.0 + 1.0 / sv.SHARE
+
+
+def test_a_reading_that_takes_too_long_goes_on_roughly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When exact readings stall, the rest of the tree is read by what is cheap, and it shows."""
+    clock = [0.0]
+
+    def stall(_: int) -> sv.Reading:
+        clock[0] += 0.7
+        return reading(10, 20)
+
+    monkeypatch.setattr(sv, "boot_time", lambda: clock[0])
+    monkeypatch.setattr(sv, "read_memory", stall)
+    monkeypatch.setattr(sv, "glance", lambda pids: (5 * MB * len(pids), 3 * MB * len(pids)))
+    meter = sv.RamMeter()
+    meter.read(list(range(10)), 0.0)
+    assert meter.held == (2 * 10 + 8 * 3) * MB
+    assert not meter.exact
 
 
 # -- files

@@ -152,7 +152,7 @@ def test_closing_ends_a_long_poll_at_once(gate: GateStandIn) -> None:
 
 @pytest.mark.parametrize("place", ["own", "in-tmp"])
 def test_a_wait_outlives_its_gate(gate: GateStandIn, tmp_path: Path, place: str) -> None:
-    """A gate that went away is found again, elsewhere too; meanwhile the card says what is wrong."""
+    """A gate that went away is found again, elsewhere too; meanwhile the card says what is up."""
     gate.put(RUN)
     follower = Follower(Client(gate.socket_path), RUN)
     assert follower.next(PATIENCE_S) is not None

@@ -1,0 +1,225 @@
+"""Attempts from their grants, or from an earlier process's hands, to the end of their runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from jupyter_gpugate.core.model import AttemptOutcome, EndReport, Grant, RunEnd
+from jupyter_gpugate.core.protocol import from_json, to_json
+from jupyter_gpugate.runs import directory
+from jupyter_gpugate.runs.lease_client import LeaseClient
+from jupyter_gpugate.runs.processes import ProcessName, ended, kill_all
+from jupyter_gpugate.runs.record import ACTIVE, ENDED, QUEUED, Record
+from jupyter_gpugate.runs.starting import (
+    PASSING,
+    begin,
+    granted_part,
+    is_of_another_boot,
+    launch_of,
+    set_aside,
+    supervisor_of,
+)
+from jupyter_gpugate.runs.tasks import Tasks
+
+#: A start that fails for want of disk or memory is tried again for so long; a grant lasts longer.
+TRIES_S = 20.0
+TRY_S = 1.0
+#: Until a summary that a full disk did not take is written again.
+WRITE_AGAIN_S = 2.0
+
+
+class Attempts:
+    """Starts attempts, adopts survivors, and writes down how runs end."""
+
+    def __init__(
+        self, gate: LeaseClient, tasks: Tasks, *, socket: Path, grace_s: float, log: logging.Logger
+    ) -> None:
+        self._gate = gate
+        self._tasks = tasks
+        self._socket = socket
+        self._grace_s = grace_s
+        self._log = log
+        self.fences: set[int] = set()  # whose grants need not be told again
+
+    def start(self, record: Record, grant: Grant) -> None:
+        """Use a grant, once all of the attempt before is over."""
+        self.fences.add(grant.fence)
+        record.course = self._tasks.spawn(self._run(record, grant, record.course))
+
+    async def adopt(self, record: Record) -> None:
+        """Go on with an attempt of an earlier process of this user."""
+        launch = await asyncio.to_thread(directory.launch_of, record.attempt_path)
+        record.supervisor = await asyncio.to_thread(supervisor_of, record)
+        begun = any((record.attempt_path / name).exists() for name in ("tree.json", "_DONE"))
+        if record.supervisor is None and not begun:
+            # Nothing of it ever ran: its grant, if it still stands, comes again.
+            record.summary = {**record.summary, "attempt": record.attempt - 1}
+            return
+        record.fence = launch.get("fence") if launch else None
+        record.summary = {**record.summary, "status": ACTIVE, **granted_part(launch or {})}
+        if record.fence is not None:
+            self.fences.add(record.fence)
+        record.course = self._tasks.spawn(self._see_through(record))
+
+    # -- the course of an attempt ---------------------------------------------------------------
+
+    async def _run(self, record: Record, grant: Grant, former: asyncio.Task[None] | None) -> None:
+        """Start an attempt and see it through."""
+        if former is not None:
+            await asyncio.wait({former})
+        if record.ending or record.cancelled:
+            await self.decline(grant, "no longer wanted", RunEnd.CANCELLED)
+            return
+        before = record.summary
+        # The gate does not count attempts of which nothing ran; a folder may have stayed of one.
+        grant = replace(grant, attempt=max(grant.attempt, record.attempt + 1))
+        launch = launch_of(record, grant, self._socket, self._grace_s)
+        record.fence = grant.fence
+        # On disk, an attempt's launch.json is what makes a run active.
+        record.summary = {**before, "status": ACTIVE, **granted_part(launch)}
+        problem = await self._begin(record, grant, launch)
+        if problem is None:
+            await self._see_through(record)
+            return
+        reason = f"cannot be started: {problem.strerror or problem}"
+        if not record.ending:
+            record.fence, record.summary = None, before
+        if problem.errno in PASSING:
+            await self.decline(grant, reason)
+        else:
+            await self.decline(grant, reason, RunEnd.FAILED)
+            await self.end(record, RunEnd.FAILED, reason)
+
+    async def _begin(
+        self, record: Record, grant: Grant, launch: Mapping[str, Any]
+    ) -> OSError | None:
+        """Start the supervisor; what a full disk prevents is tried again for a while."""
+        until = time.monotonic() + TRIES_S
+        while True:
+            try:
+                record.supervisor = await self._tasks.unbroken(begin(record, grant.attempt, launch))
+                return None
+            except OSError as error:
+                if error.errno not in PASSING or time.monotonic() > until or record.ending:
+                    return error
+            await asyncio.sleep(TRY_S)
+
+    async def decline(self, grant: Grant, reason: str, end: RunEnd | None = None) -> None:
+        """Give a grant back: the run queues again or, with an end, is over."""
+        body = {"run_id": grant.run_id, "fence": grant.fence, "reason": reason}
+        await self._gate.tell("decline", {**body, "end": end.value if end else None})
+        self.fences.discard(grant.fence)
+
+    async def _see_through(self, record: Record) -> None:
+        """Wait for the supervisor's end, then read how the attempt ended."""
+        if record.supervisor is not None:
+            await ended(record.supervisor)
+        outcome = await asyncio.to_thread(directory.outcome_of, record.attempt_path)
+        if outcome is None:
+            outcome = await self._lost(record)
+        report = from_json(EndReport, outcome["end"], "end")
+        message = {"run_id": record.run_id, "fence": record.fence, "end": outcome["end"]}
+        told = await self._gate.tell("finished", message)
+        self.fences.discard(record.fence or 0)
+        peaks = told.get("peaks") or _reported_peaks(report)
+        if report.outcome in (AttemptOutcome.NOT_STARTED, AttemptOutcome.EVICTED):
+            await self._requeue(record, report, outcome)
+        else:
+            record.summary = {**record.summary, "peaks": peaks}
+            await self.end(record, _end_of(record, report), report.reason, outcome)
+
+    async def _lost(self, record: Record) -> dict[str, Any]:
+        """The supervisor is gone without a word: stop what is left, and say so."""
+        known = await asyncio.to_thread(directory.tree_of, record.attempt_path)
+        left = await kill_all(record.run_id, [ProcessName(*key) for key in known])
+        rebooted = await asyncio.to_thread(is_of_another_boot, record)
+        reason = "reboot" if rebooted else "its supervisor was killed"
+        if left:
+            reason += f"; still there: {', '.join(str(p.pid) for p in left)}"
+        outcome = {"end": to_json(EndReport(AttemptOutcome.LOST, reason)), "kill": None}
+        write = asyncio.to_thread(directory.write_outcome, record.attempt_path, outcome)
+        with suppress(OSError):  # whoever reads the attempt without it finds it lost again
+            await self._tasks.unbroken(write)
+        return outcome
+
+    async def _requeue(self, record: Record, report: EndReport, outcome: Mapping[str, Any]) -> None:
+        """The attempt is over and the run is not, unless its user has cancelled it meanwhile."""
+        if record.ending or record.cancelled:
+            await self._gate.tell("withdraw", {"run_id": record.run_id, "reason": "cancelled"})
+            await self.end(record, RunEnd.CANCELLED, "cancelled", outcome)
+            return
+        summary = {**record.summary, "status": QUEUED}
+        if report.outcome is AttemptOutcome.NOT_STARTED:
+            with suppress(OSError):
+                await self._tasks.unbroken(asyncio.to_thread(set_aside, record))
+                summary["attempt"] = record.attempt - 1
+        record.supervisor = record.fence = None
+        record.summary = summary
+
+    # -- the end of a run -----------------------------------------------------------------------
+
+    async def end(
+        self,
+        record: Record,
+        end: RunEnd,
+        reason: str,
+        outcome: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write a run's end down; it never changes after."""
+        if record.status == ENDED or record.ending:
+            return
+        record.ending = True
+        told: dict[str, Any] = {}
+        if record.attempt:
+            told = await asyncio.to_thread(directory.told_by_run, record.attempt_path)
+        summary = {
+            **record.summary,
+            **told,
+            "status": ENDED,
+            "end": end.value,
+            "reason": reason,
+            "ended": time.time(),
+            "outcome": outcome,
+        }
+        # Nobody is told of an end that is not on the disk yet, unless the disk takes none.
+        if not await self._is_written(record, summary):
+            self._tasks.spawn(self._write_later(record, summary))
+        record.summary = summary
+        record.end.set()
+
+    async def _write_later(self, record: Record, summary: Mapping[str, Any]) -> None:
+        while True:
+            await asyncio.sleep(WRITE_AGAIN_S)
+            if not record.path.exists() or await self._is_written(record, summary):
+                return
+
+    async def _is_written(self, record: Record, summary: Mapping[str, Any]) -> bool:
+        try:
+            write = asyncio.to_thread(directory.write_summary, record.path, summary)
+            await self._tasks.unbroken(write)
+            forget = asyncio.to_thread(directory.forget_environment, record.path)
+            await self._tasks.unbroken(forget)
+        except OSError as error:
+            self._log.error("%s: its end cannot be written: %s", record.run_id, error)
+            return False
+        return True
+
+
+def _end_of(record: Record, report: EndReport) -> RunEnd:
+    """A supervisor on a full disk is not told why it is stopped."""
+    if record.cancelled and report.reason == "terminated":
+        return RunEnd.CANCELLED
+    return RunEnd(report.outcome.value)
+
+
+def _reported_peaks(report: EndReport) -> dict[str, int]:
+    """What the run's own side measured, where no gate was there to measure it."""
+    ram = {"ram": report.peaks.ram_bytes} if report.peaks.ram_bytes else {}
+    return {**report.peaks.vram_bytes, **ram}

@@ -1,0 +1,193 @@
+"""Submitting: a run's directory whole, then its request at the gate, then the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from jupyter_gpugate.core.model import Request
+from jupyter_gpugate.core.protocol import to_json
+from jupyter_gpugate.runs import directory
+from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient
+from jupyter_gpugate.runs.record import QUEUED, Record, Records, Refused
+from jupyter_gpugate.runs.requests import request_of, spec_of
+from jupyter_gpugate.runs.sources import SourceReader
+from jupyter_gpugate.runs.tasks import Tasks
+
+#: What every message of this run side says of itself.
+RUN_SIDE = f"uid-{os.getuid()}"
+
+#: The gate may first have to learn whether there is a GPU.
+ANSWER_S = 30.0
+
+
+class Submissions:
+    """Makes runs of what is submitted: exactly one for each idempotency key."""
+
+    def __init__(
+        self,
+        records: Records,
+        gate: LeaseClient,
+        tasks: Tasks,
+        *,
+        runs: Path,
+        owner: str,
+        root: Path,
+    ) -> None:
+        self._records = records
+        self._gate = gate
+        self._tasks = tasks
+        self._runs = runs
+        self._owner = owner
+        self._root = root
+        self._sources = SourceReader()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self.under_way: set[str] = set()  # ids that the gate may know before anybody else does
+
+    async def submit(self, body: Mapping[str, Any]) -> tuple[Record, bool]:
+        """Queue a run: its record, and whether it is a new one.  Raises `Refused`."""
+        told = {k: v for k, v in body.items() if k != "kernel"}
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        key = body.get("idempotency_key")
+        if not key:
+            return await self._queue(body, digest), True
+        # Of an execution that is sent twice at once the second waits for what the first becomes.
+        async with self._turns.setdefault(key, asyncio.Lock()):
+            earlier = self._records.with_key(key)
+            if earlier is None:
+                return await self._queue(body, digest), True
+        if earlier.spec.get("digest") != digest:
+            raise Refused(
+                409,
+                "key_reused",
+                "idempotency_key: was used with another body",
+                field="idempotency_key",
+                run_id=earlier.run_id,
+            )
+        return earlier, False
+
+    async def request_of(self, body: Mapping[str, Any]) -> Request:
+        """The request that a body would become; nothing is queued."""
+        _, _, request = await self._prepared("estimate", body, "")
+        return request
+
+    def read(self, spec: Mapping[str, Any]) -> Request:
+        """The request of a run on the disk; raises where its spec is none."""
+        return request_of(spec, self._owner)
+
+    async def again(self, record: Record) -> str:
+        """Ask for a run that the gate does not know until it answers; why it refused, or ""."""
+        while record.status == QUEUED:
+            try:
+                await self._gate.insist("request", _message(record.request))
+                break
+            except GateRefused as error:
+                if error.retry_after is None:
+                    return str(error)
+                await asyncio.sleep(float(error.retry_after))
+        return ""
+
+    async def _queue(self, body: Mapping[str, Any], digest: str) -> Record:
+        run_id = directory.new_run_id()
+        self.under_way.add(run_id)
+        try:
+            return await self._tasks.unbroken(self._queued(run_id, body, digest))
+        finally:
+            self.under_way.discard(run_id)
+
+    async def _queued(self, run_id: str, body: Mapping[str, Any], digest: str) -> Record:
+        spec, environ, request = await self._prepared(run_id, body, digest)
+        summary = {"run_id": run_id, "status": QUEUED, "submitted": spec["submitted"], "attempt": 0}
+        try:
+            path = await asyncio.to_thread(
+                directory.create, self._runs, run_id, spec, environ, summary, spec["staged"]
+            )
+        except directory.NotStaged as error:
+            raise Refused(400, "bad_request", f"inputs: {error}", field="inputs") from None
+        except OSError as error:
+            raise Refused(
+                503, "disk", f"the run directory cannot be written: {error.strerror}"
+            ) from None
+        try:
+            await self._asked("request", _message(request))
+        except GateAwayRefused:
+            # It may have heard the question all the same.
+            withdrawal = {"run_id": run_id, "reason": "its submit was refused"}
+            self._tasks.spawn(self._withdraw(withdrawal))
+            await asyncio.to_thread(directory.remove, path)
+            raise
+        except BaseException:
+            await asyncio.to_thread(directory.remove, path)
+            raise
+        record = Record(run_id, path, spec, summary, request)
+        self._records.add(record)
+        return record
+
+    async def _prepared(
+        self, run_id: str, body: Mapping[str, Any], digest: str
+    ) -> tuple[dict[str, Any], dict[str, str], Request]:
+        if body.get("gpus") is None:
+            body = {**body, **await self._asked("defaults", {})}
+        spec, environ = spec_of(run_id, body, self._root, digest)
+        source = await self._sources.read(spec["interpreter"], spec["question"], environ)
+        _refuse_unreadable(source)
+        told = ("source_hash", "files", "packages", "runtime", "python")
+        spec.update({name: source[name] for name in told})
+        return spec, environ, self.read(spec)
+
+    async def _asked(self, message: str, body: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return await self._gate.ask(message, body, ANSWER_S)
+        except GateAway as error:
+            raise GateAwayRefused(503, "gate_away", f"nothing can be queued now: {error}") from None
+        except GateRefused as error:
+            detail = error.body.get("detail", {})
+            raise Refused(
+                error.status,
+                error.body.get("error", "refused"),
+                str(error),
+                retry_after=error.retry_after,
+                **detail,
+            ) from None
+
+    async def _withdraw(self, withdrawal: dict[str, Any]) -> None:
+        await self._gate.tell("withdraw", withdrawal)
+
+
+class GateAwayRefused(Refused):
+    """The gate did not answer, whatever it has heard."""
+
+
+def _message(request: Request) -> dict[str, Any]:
+    return {"request": to_json(request), "run_side": RUN_SIDE}
+
+
+def _refuse_unreadable(source: Mapping[str, Any]) -> None:
+    """What is no Python, or a notebook's own commands, cannot become a run."""
+    if source.get("syntax_error"):
+        wrong = source["syntax_error"]
+        raise Refused(
+            400,
+            "bad_request",
+            f"source: line {wrong.get('line')}: {wrong.get('message')}",
+            field="source",
+            **wrong,
+        )
+    if source.get("error"):
+        raise Refused(400, "bad_request", f"argv: {source['error']}", field="argv")
+    if source.get("magic_lines"):
+        line = source["magic_lines"][0]
+        raise Refused(
+            400,
+            "bad_request",
+            f"source: line {line['line']}: {line['text']!r} is a notebook command; "
+            "a run is plain Python",
+            field="source",
+            **line,
+        )

@@ -1,0 +1,211 @@
+"""Whose memory it is, as a real server tells it: runs, notebooks, strangers, the driver itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_nvml import GB, HOLDER, StandIn
+from tests.oracle import Oracle
+from tests.served import Served, until
+
+MB = 1 << 20
+
+
+def shares(server: Served, resource: str = "vram") -> dict[str, Any]:
+    """A resource's row of the attribution, over all devices."""
+    row: dict[str, Any] = server.queue()["attribution"]["resources"][resource]
+    return row
+
+
+@contextmanager
+def notebook(server: Served, path: str) -> Iterator[int]:
+    """A kernel of the server's, as a notebook would have it; its pid."""
+    body = {"name": path, "path": path, "type": "notebook", "kernel": {"name": "python3"}}
+    request = urllib.request.Request(  # noqa: S310 - a server of this test's own
+        f"{server.url}/api/sessions",
+        data=json.dumps(body).encode(),
+        headers={"Authorization": f"token {server.token}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as response:  # noqa: S310
+        kernel = json.load(response)["kernel"]["id"]
+    yield until(partial(pid_of_kernel, kernel), "the kernel is a process")
+    request = urllib.request.Request(  # noqa: S310
+        f"{server.url}/api/kernels/{kernel}",
+        headers={"Authorization": f"token {server.token}"},
+        method="DELETE",
+    )
+    urllib.request.urlopen(request).close()  # noqa: S310
+
+
+def pid_of_kernel(kernel: str) -> int | None:
+    """The process that was started with this kernel's connection file."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if kernel.encode() in words:
+                return int(entry.name)
+    return None
+
+
+FAMILY = f"""
+import os, runpy, subprocess, sys, time
+code = "import runpy, time\\nrunpy.run_path({str(HOLDER)!r})['hold_gpu'](0, {2 * GB}%s)\\n"
+code += "ram = bytearray(300 << 20)\\ntime.sleep(10000)"
+subprocess.Popen([sys.executable, "-c", code % ""], start_new_session=True)
+subprocess.Popen([sys.executable, "-c", code % ", kind='G'"], process_group=0)
+runpy.run_path({str(HOLDER)!r})['hold_gpu'](0, {GB})
+print("up", flush=True)
+time.sleep(10000)
+"""
+
+
+@pytest.mark.behaviour(40, 41, 42, 43, 44, 45, 48, 67)
+def test_every_megabyte_has_an_owner(server: Served, stand_in: StandIn, oracle: Oracle) -> None:
+    """Children in sessions of their own, compute and graphics contexts, belong to their run; a
+    notebook's memory to the notebook; a stranger's to nobody, and it lowers what is free.
+    """
+    uuid = stand_in.uuid(0)
+    hints = {"vram_bytes": 6 * GB}
+    run_id = server.submit("family", FAMILY, hints=hints)
+    until(lambda: shares(server)["runs"].get(run_id) == 5 * GB, "the run holds 1 + 2 + 2 GB")
+    ram = until(
+        lambda: (held := shares(server, "ram")["runs"].get(run_id, 0)) > 600 * MB and held,
+        "its children's RAM is the run's",
+    )
+    assert ram < 900 * MB
+
+    with (
+        notebook(server, "analysis.ipynb") as kernel,
+        subprocess.Popen(
+            [sys.executable, "-c", "x = bytearray(200 << 20)\nimport time\ntime.sleep(10000)"]
+        ) as stranger,
+    ):
+        stand_in.hold(kernel, uuid, 3 * GB)
+        stand_in.hold(stranger.pid, uuid, 4 * GB)
+        row = until(
+            lambda: (r := shares(server))["used_total"] == 12 * GB and r, "all of it is seen"
+        )
+        (named,) = [name for name in row["kernels"] if "analysis" in name]
+        assert row["kernels"][named] == 3 * GB
+        assert row["external"] == 4 * GB
+        assert row["attributed"] + row["external"] - row["overlap"] == row["used_total"]
+        assert server.queue()["free_bytes"][uuid] == 12 * GB
+        (external,) = [
+            r for r in server.queue()["external"] if r["resource"] == uuid and r["held_bytes"]
+        ]
+        assert external["pid"] == stranger.pid
+        assert external["user"]
+        assert "bytearray" in external["command"]
+        kernels = shares(server, "ram")["kernels"]
+        assert any("analysis" in name and held > 20 * MB for name, held in kernels.items())
+        oracle.settle()
+        stranger.kill()
+    server.ask("POST", f"/runs/{run_id}/cancel")
+    until(lambda: shares(server)["used_total"] == 0)
+
+
+@pytest.mark.behaviour(41)
+def test_without_graphics_lists_compute_alone_is_used(
+    stand_in: StandIn, start: Callable[..., Served]
+) -> None:
+    """A driver that does not tell graphics processes still attributes compute ones."""
+    stand_in.fail("nvmlDeviceGetGraphicsRunningProcesses*", 3)
+    server = start()
+    source = f"import runpy, time\nrunpy.run_path({str(HOLDER)!r})['hold_gpu'](0, {GB})\n"
+    run_id = server.submit("compute", source + "time.sleep(10000)")
+    until(lambda: shares(server)["runs"].get(run_id) == GB)
+    server.ask("POST", f"/runs/{run_id}/cancel")
+
+
+@pytest.mark.behaviour(47)
+def test_a_model_inside_a_run_is_the_runs(server: Served, stand_in: StandIn) -> None:
+    """What a run loads into its own process has no charge of its own: it is the run's."""
+    source = f"import runpy, time\nrunpy.run_path({str(HOLDER)!r})['hold_gpu'](0, {2 * GB})\n"
+    run_id = server.submit("loads", source + "time.sleep(10000)", hints={"vram_bytes": 4 * GB})
+    uuid = stand_in.uuid(0)
+    row = until(lambda: (r := server.run(run_id))["held"].get(uuid) == 2 * GB and r)
+    assert shares(server)["model_servers"] == {}
+    assert set(row["charges"]) == {"ram", uuid}
+    server.ask("POST", f"/runs/{run_id}/cancel")
+
+
+@pytest.mark.behaviour(120)
+def test_the_gate_of_a_real_server_measures(server: Served, stand_in: StandIn) -> None:
+    """A gate that measures nothing would be inert: readings are fresh and follow the driver."""
+    uuid = stand_in.uuid(0)
+    first = server.queue()
+    assert {reader["name"] for reader in first["readers"]} == {"gpu", "machine"}
+    assert all(reader["age_s"] < 5 and not reader["fault"] for reader in first["readers"])
+    stand_in.change(0, unlisted=7 * GB)
+    until(lambda: server.queue()["free_bytes"][uuid] == 17 * GB, "the reading follows")
+    assert server.queue()["tick"] > first["tick"]
+
+
+@pytest.mark.behaviour(72, 51)
+def test_an_attempt_too_short_for_a_reading_teaches_nothing_of_it(
+    server: Served, stand_in: StandIn
+) -> None:
+    """With GPU lists unreadable for all of a run, its RAM is learned and its GPU need is not."""
+    stand_in.fail("nvmlDeviceGet*RunningProcesses*", 3)
+    stand_in.change(0, unlisted=GB)
+    until(lambda: next(iter(server.queue()["attribution"]["devices"].values()))["fault"])
+    server.completed("blind", "pass")
+    terms = server.ask("GET", "/estimate?name=blind").json["terms"]
+    origins = {term["resource"]: term["origin"] for term in terms}
+    assert origins == {"ram": "measured", "vram": None}
+
+
+@pytest.mark.behaviour(158)
+def test_another_driver_is_another_setting(start: Callable[..., Served], stand_in: StandIn) -> None:
+    """What was measured under one driver is scaled, not measured, under the next major version."""
+    stand_in.version(driver="550.54.14")
+    server = start()
+    source = f"import runpy, time\nrunpy.run_path({str(HOLDER)!r})['hold_gpu'](0, {GB})\n"
+    server.completed("driver", source + "time.sleep(2.5)\n")
+
+    def origin(server: Served) -> str | None:
+        terms = server.ask("GET", "/estimate?name=driver").json["terms"]
+        return {term["resource"]: term["origin"] for term in terms}["vram"]
+
+    assert origin(server) == "measured"
+    server.stop()
+    stand_in.version(driver="560.28.03")
+    server = start()
+    until(lambda: origin(server) == "scaled", "the new driver is seen")
+
+
+@pytest.mark.behaviour(56)
+@pytest.mark.parametrize(
+    "damage", [b"", b"not a database at all", None], ids=["empty", "torn", "none"]
+)
+def test_a_damaged_store_is_an_empty_one(
+    start: Callable[..., Served], damage: bytes | None
+) -> None:
+    """With its journal empty, torn or gone the gate starts, has learned nothing, and goes on."""
+    first = start()
+    first.completed("learns", "pass")
+    first.kill()
+    (journal,) = first.places.root.glob("state/**/gate.sqlite")
+    for path in journal.parent.glob("gate.sqlite*"):
+        path.unlink()
+    if damage is not None:
+        journal.write_bytes(damage)
+    second = start()
+    answer = second.ask("GET", "/estimate?name=learns")
+    assert answer.status == 200, answer.body
+    terms = answer.json["terms"]
+    assert [term["origin"] for term in terms] == [None]
+    assert second.completed("learns", "pass")["basis"] == {"ram": "watch"}

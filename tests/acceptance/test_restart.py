@@ -1,0 +1,506 @@
+"""Servers, gates and supervisors that are killed in the middle: runs go on, nothing is lost."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpugate.core.protocol import API_PATH
+from jupyter_gpugate.runs.processes import ProcessName, boot_id, is_alive, start_ticks
+from tests.served import PATIENCE_S, Answer, Places, Served, until
+
+GB = 1 << 30
+
+
+class Notes:
+    """Files by which the cells of a test say that they ran, and are told to end."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._ran = root / "ran"
+
+    def cell(self, name: str, more: str = "") -> str:
+        """A cell that says that it runs, prints without end, and ends when it is told to."""
+        return (
+            "import os, time\n"
+            f"with open({str(self._ran)!r}, 'a') as ran:\n"
+            "    ran.write(os.environ['GPUGATE_RUN_ID'] + '\\n')\n"
+            f"{more}\n"
+            "print(os.environ.get('MARK'), flush=True)\n"
+            f"while not os.path.exists({str(self._root / name)!r}):\n"
+            "    print('.', end='', flush=True)\n"
+            "    time.sleep(0.05)\n"
+        )
+
+    def end(self, *names: str) -> None:
+        for name in names:
+            (self._root / name).touch()
+
+    def ran(self) -> list[str]:
+        """The runs that began, each time that they did, in order."""
+        return self._ran.read_text().splitlines() if self._ran.exists() else []
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    """Where the cells of this test write."""
+    return Notes(tmp_path)
+
+
+def story_of(server: Served, run_id: str) -> list[dict[str, Any]]:
+    """All that is written down of a run."""
+    story: list[dict[str, Any]] = server.ask("GET", f"/runs/{run_id}/story").json["story"]
+    return story
+
+
+def times_told(server: Served, run_id: str, kind: str) -> int:
+    """How often one thing happened to a run."""
+    return sum(entry["event"] == kind for entry in story_of(server, run_id))
+
+
+def first_fence(server: Served, run_id: str) -> int:
+    """The fence of a run's first grant: fences only grow."""
+    fences = [e["grant"]["fence"] for e in story_of(server, run_id) if e["event"] == "granted"]
+    return int(fences[0])
+
+
+def tree_of(server: Served, run_id: str, least: int = 2) -> list[ProcessName]:
+    """The processes of a run, its supervisor first, once the gate knows so many of them."""
+
+    def known() -> list[ProcessName] | None:
+        rows = [r for r in server.queue().get("running", []) if r["run_id"] == run_id]
+        tree = [ProcessName(*key) for row in rows for key in row["tree"]]
+        return tree if len(tree) >= least else None
+
+    found: list[ProcessName] = until(known, f"the tree of {run_id} is known")
+    return found
+
+
+def waiting_ids(server: Served) -> list[str]:
+    """The queue, in its order."""
+    return [row["run_id"] for row in server.queue()["queued"]]
+
+
+def gone(process: ProcessName) -> bool:
+    return not is_alive(process)
+
+
+def user_hosts(places: Places) -> list[int]:
+    """The processes that host a gate of this user without a Jupyter server."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            told = (entry / "environ").read_bytes()
+            if b"serve" in words and b"--user" in words and os.fsencode(places.runtime) in told:
+                found.append(int(entry.name))
+    return found
+
+
+def reaches(server: Served, run_id: str) -> dict[str, Any]:
+    """A run as this server tells it, once a gate answers behind it."""
+    found: dict[str, Any] = until(
+        lambda: (a := server.ask("GET", f"/runs/{run_id}")).status == 200 and a.json,
+        "a gate answers",
+    )
+    return found
+
+
+# -- a server is killed ---------------------------------------------------------------------------
+
+
+@pytest.mark.behaviour(6, 15, 19, 133)
+def test_a_killed_server_takes_nothing_with_it(
+    places: Places, notes: Notes, start: Callable[..., Served]
+) -> None:
+    """Killed with -9: a run ends by itself, another is adopted as it is, what waited waits again in
+    order with ids and environment, and history and peaks are those of before.
+    """
+    first = start(MARK="of the first server")
+    past = first.completed("past", "x = bytearray(64 << 20)")
+    live = {name: first.submit(name, notes.cell(name)) for name in ("alone", "adopted", "orphan")}
+    trees = {name: tree_of(first, run_id) for name, run_id in live.items()}
+    until(lambda: "." in first.output(live["adopted"]), "it prints")
+    first.ask("POST", "/drain", {"reason": "to keep some waiting"})
+    queued = [first.submit(f"waits-{n}", notes.cell("queue")) for n in range(2)]
+    environment = {"PATH": os.environ["PATH"], "MARK": "of its own"}
+    queued.append(first.submit("waits-2", notes.cell("queue"), environment=environment))
+    with subprocess.Popen(["sleep", "1000"]) as kernel:
+        forsaken = first.submit("forsaken", notes.cell("queue"), kernel=_as_kernel(kernel))
+        assert waiting_ids(first) == [*queued, forsaken]
+        first.kill()
+        kernel.kill()
+
+    assert all(is_alive(process) for tree in trees.values() for process in tree)
+    os.kill(trees["orphan"][0].pid, signal.SIGKILL)
+    notes.end("alone")
+    done = places.runs / live["alone"] / "attempts" / "1" / "_DONE"
+    until(done.exists, "it ends without any server")
+
+    second = start()
+    assert second.run(past["run_id"]) == past
+    alone = second.ended(live["alone"])
+    assert alone["end"] == "completed"
+    assert alone["peaks"]["ram"] > 0
+
+    adopted = second.active(live["adopted"])
+    assert adopted["attempt"] == 1
+    assert set(trees["adopted"]) <= set(tree_of(second, live["adopted"]))
+    assert times_told(second, live["adopted"], "started") == 1
+    printed = len(second.output(live["adopted"]))
+    until(lambda: len(second.output(live["adopted"])) > printed, "its output goes on")
+
+    orphan = second.ended(live["orphan"])
+    assert (orphan["end"], orphan["exit_reason"]) == ("lost", "its supervisor was killed")
+    assert all(gone(process) for process in trees["orphan"])
+    row = second.ended(forsaken)
+    assert (row["end"], row["exit_reason"]) == ("cancelled", "the notebook's kernel is gone")
+
+    assert waiting_ids(second) == queued
+    second.ask("DELETE", "/drain")
+    notes.end("adopted", "queue")
+    assert [second.ended(run)["end"] for run in (live["adopted"], *queued)] == ["completed"] * 4
+    marks = [second.output(run).split("\n")[0] for run in queued]
+    assert marks == ["of the first server"] * 2 + ["of its own"]
+    fences = [first_fence(second, run) for run in queued]
+    assert fences == sorted(fences)
+    assert sorted(notes.ran()) == sorted([*live.values(), *queued])  # each once
+
+
+def _as_kernel(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    ticks = start_ticks(process.pid)
+    return {"pid": process.pid, "start_ticks": ticks, "boot_id": boot_id(), "notebook": "a.ipynb"}
+
+
+@pytest.mark.behaviour(15, 19)
+def test_a_server_that_stops_leaves_its_runs_to_a_small_process(
+    places: Places, notes: Notes, start: Callable[..., Served]
+) -> None:
+    """An orderly stop with unfinished runs starts the user's own process, which goes on with the
+    server's settings; a later server forwards to it, and takes over when it ends.
+    """
+    elsewhere = places.root / "elsewhere"
+    options = f"--GpuGate.runs_directory={elsewhere}"
+    first = start(options, "--GpuGate.max_running_per_user=1")
+    live = first.submit("live", notes.cell("live"))
+    tree = tree_of(first, live)
+    waits = first.submit("waits", notes.cell("waits"))
+    first.waiting(waits, "limits")
+    first.stop()
+
+    assert all(is_alive(process) for process in tree)
+    notes.end("live")
+    until(lambda: notes.ran() == [live, waits], "what waited starts without a Jupyter server")
+    (host,) = user_hosts(places)
+
+    second = start(options)
+    assert reaches(second, live)["end"] == "completed"
+    row = second.active(waits)
+    assert second.queue()["traits"]["max_running_per_user"] == 1
+    assert user_hosts(places) == [host]
+
+    os.kill(host, signal.SIGTERM)
+    until(lambda: not user_hosts(places), "the small process ends and starts no other")
+    reaches(second, waits)
+    until(lambda: second.queue()["traits"]["max_running_per_user"] is None, "the server leads")
+    assert second.active(waits)["pid"] == row["pid"]
+    assert times_told(second, waits, "started") == 1
+    notes.end("waits")
+    assert second.ended(waits)["end"] == "completed"
+    assert notes.ran() == [live, waits]
+
+
+@pytest.mark.behaviour(15)
+def test_a_server_may_be_told_to_stop_its_runs(
+    places: Places, notes: Notes, start: Callable[..., Served]
+) -> None:
+    """With stop_runs_on_exit nothing of a run is left after its server, and nobody goes on."""
+    server = start("--GpuGate.stop_runs_on_exit=True")
+    live = server.submit("live", notes.cell("live"))
+    tree = tree_of(server, live)
+    server.ask("POST", "/drain", {})
+    waits = server.submit("waits", notes.cell("waits"))
+    server.stop()
+    assert all(gone(process) for process in tree)
+    summaries = [json.loads((places.runs / r / "summary.json").read_text()) for r in (live, waits)]
+    assert [summary["end"] for summary in summaries] == ["cancelled", "cancelled"]
+    assert user_hosts(places) == []
+
+
+@pytest.mark.behaviour(15)
+def test_a_second_server_forwards_and_takes_over(
+    notes: Notes, start: Callable[..., Served]
+) -> None:
+    """Two servers of one user show one queue; when the one with the gate is killed, the other
+    adopts its runs, keeps its queue and has its history.
+    """
+    first, second = start(), start()
+    past = second.completed("past", "pass")["run_id"]
+    live = second.submit("live", notes.cell("live"))
+    tree = tree_of(first, live)
+    first.ask("POST", "/drain", {})
+    waits = [server.submit("waits", notes.cell("waits")) for server in (first, second)]
+    assert waiting_ids(first) == waiting_ids(second) == waits
+    assert first.run(past) == second.run(past)
+
+    first.kill()
+    assert reaches(second, past)["end"] == "completed"
+    assert second.active(live)["pid"] == tree[0].pid
+    assert set(tree) <= set(tree_of(second, live))
+    assert times_told(second, live, "started") == 1
+    assert waiting_ids(second) == waits
+    second.ask("DELETE", "/drain")
+    notes.end("live", "waits")
+    assert [second.ended(run)["end"] for run in (live, *waits)] == ["completed"] * 3
+    assert sorted(notes.ran()) == sorted([live, *waits])
+
+
+# -- a supervisor is killed -----------------------------------------------------------------------
+
+STRAYS = """
+import signal, subprocess, sys
+deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(10000)"
+subprocess.Popen([sys.executable, "-c", deaf], env={}, start_new_session=True)
+subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
+"""
+
+
+@pytest.mark.behaviour(8, 15, 124)
+def test_what_a_killed_supervisor_leaves_is_found_and_stopped(
+    shared_server: Served, notes: Notes
+) -> None:
+    """A supervisor killed with -9: the rest of its tree is stopped, wherever it went, the run is
+    lost and not run again, and all that was charged is given back.
+    """
+    server = shared_server
+    run_id = server.submit("stray", notes.cell("never", STRAYS))
+    tree = tree_of(server, run_id, least=4)
+    os.kill(tree[0].pid, signal.SIGKILL)
+    row = server.ended(run_id)
+    assert (row["end"], row["exit_reason"]) == ("lost", "its supervisor was killed")
+    assert all(gone(process) for process in tree)
+    assert notes.ran() == [run_id]
+    assert times_told(server, run_id, "started") == 1
+    until(lambda: server.queue()["reservations"]["ram"] == 0, "its charge is given back")
+
+
+@pytest.mark.behaviour(133)
+def test_a_run_whose_notebook_is_gone_does_not_wait_for_it(
+    shared_server: Served, notes: Notes
+) -> None:
+    """When the kernel of a waiting cell ends, its run is withdrawn, unless it was detached."""
+    server = shared_server
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        kernel = _as_kernel(process)
+        live = server.submit("live", notes.cell("live"), kernel=kernel)
+        server.active(live)
+        server.ask("POST", "/drain", {})
+        waits = server.submit("waits", "pass", kernel=kernel)
+        detached = server.submit("detached", "pass", kernel=kernel, detach=True)
+        assert waiting_ids(server) == [waits, detached]
+        process.kill()
+    row = server.ended(waits)
+    assert (row["end"], row["exit_reason"]) == ("cancelled", "the notebook's kernel is gone")
+    assert waiting_ids(server) == [detached]
+    assert server.run(live)["phase"] == "running"
+    late = server.submit("late", "pass", kernel=kernel)  # sent by a kernel that died meanwhile
+    assert server.ended(late)["end"] == "cancelled"
+    server.ask("DELETE", "/drain")
+    notes.end("live")
+    assert [server.ended(run)["end"] for run in (live, detached)] == ["completed"] * 2
+
+
+# -- the gate is killed between two steps ---------------------------------------------------------
+
+
+class Breakable:
+    """Servers of one user that can be told at which step to die, and are then replaced."""
+
+    def __init__(self, places: Places, start: Callable[..., Served]) -> None:
+        self._order = places.root / "failpoint"
+        config = places.root / "config" / "jupyter_server_config.py"
+        config.parent.mkdir()
+        config.write_text(
+            "import pathlib, signal\n"
+            "from jupyter_gpugate.gate import failpoints\n"
+            f"order = pathlib.Path({str(self._order)!r})\n"
+            "def arm(*_):\n"
+            "    failpoints.arm(order.read_text())\n"
+            "    order.unlink()\n"
+            "signal.signal(signal.SIGUSR2, arm)\n"
+        )
+        self._start = start
+        self.server = start()
+
+    def dies_at(self, failpoint: str, method: str, path: str, body: Any = None) -> None:
+        """Have this question kill the server at a step of it; start the next one."""
+        self._order.write_text(f"{failpoint}:kill9")
+        self.server.process.send_signal(signal.SIGUSR2)
+        until(lambda: not self._order.exists(), "the failpoint is armed")
+        with suppress(OSError):
+            answer = self.server.ask(method, path, body)
+            raise AssertionError(f"answered all the same: {answer.body!r}")
+        self.dies()
+
+    def dies(self) -> None:
+        """Kill the server, if it is not dead yet, and start the next one."""
+        self.server.kill()
+        self.server = self._start()
+
+
+@pytest.mark.behaviour(6, 19, 123)
+def test_a_gate_that_dies_between_two_steps_starts_nothing_twice(
+    places: Places, notes: Notes, start: Callable[..., Served]
+) -> None:
+    """Killed right before or after a submit or a grant is written down, or between a grant and its
+    start: a repeated submit is one run, and every run is started exactly once.
+    """
+    breakable = Breakable(places, start)
+    notes.end("at once")
+    runs = []
+    for failpoint in ("store.commit.before", "store.commit.after"):
+        key = secrets.token_hex(8)
+        body = {"name": "keyed", "source": notes.cell("at once"), "idempotency_key": key}
+        breakable.dies_at(failpoint, "POST", "/runs", body)
+        answer = breakable.server.ask("POST", "/runs", body)
+        assert answer.status in (200, 202)
+        runs.append(answer.json["run_id"])
+        assert breakable.server.ended(runs[-1])["end"] == "completed"
+    assert notes.ran() == runs
+
+    breakable.server.ask("POST", "/drain", {})
+    queued = [breakable.server.submit(f"r{n}", notes.cell("at once")) for n in range(3)]
+    breakable.dies_at("store.commit.before", "DELETE", "/drain")
+    assert waiting_ids(breakable.server) == queued
+    assert notes.ran() == runs
+    breakable.dies_at("store.commit.after", "DELETE", "/drain")
+    assert [breakable.server.ended(run)["end"] for run in queued] == ["completed"] * 3
+
+    unstarted = breakable.server.submit("unstarted", notes.cell("at once"))
+    until((places.runs / unstarted / "attempts" / "1").exists, "it is being started")
+    breakable.dies()
+    assert breakable.server.ended(unstarted)["end"] == "completed"
+
+    everything = [*runs, *queued, unstarted]
+    listed = breakable.server.ask("GET", "/runs?sort=oldest").json["runs"]
+    assert [row["run_id"] for row in listed] == everything
+    assert sorted(notes.ran()) == sorted(everything)
+    for run in queued:
+        assert times_told(breakable.server, run, "granted") == 1
+        assert times_told(breakable.server, run, "started") == 1
+
+
+# -- at any moment --------------------------------------------------------------------------------
+
+
+class SocketConnection(http.client.HTTPConnection):
+    """HTTP over the user's own socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=PATIENCE_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def ask_host(places: Places, method: str, path: str, body: Any = None) -> Answer | None:
+    """Ask whoever hosts the gate now; None while nobody answers."""
+    connection = SocketConnection(places.socket)
+    try:
+        connection.request(method, API_PATH + path, json.dumps(body) if body else None)
+        response = connection.getresponse()
+        return Answer(response.status, dict(response.headers), response.read())
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+class Submitter:
+    """Submits runs one after the other, each again and again until it is acknowledged."""
+
+    def __init__(self, places: Places, notes: Notes, count: int, rng: random.Random) -> None:
+        self.acknowledged: list[str] = []
+        self._places, self._notes, self._count, self._rng = places, notes, count, rng
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._submit_all, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_through(self) -> bool:
+        return len(self.acknowledged) == self._count
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _submit_all(self) -> None:
+        for number in range(self._count):
+            body = {
+                "name": f"run-{number}",  # a name of its own: what was measured counts for none
+                "source": self._notes.cell("at once", f"time.sleep({self._rng.uniform(0, 0.5)})"),
+                "hints": {"ram_bytes": 6 * GB},  # so that some have to wait
+                "idempotency_key": secrets.token_hex(8),
+            }
+            while not self._closed.is_set():
+                answer = ask_host(self._places, "POST", "/runs", body)
+                if answer is not None and answer.status in (200, 202):
+                    self.acknowledged.append(answer.json["run_id"])
+                    break
+                assert answer is None or answer.status == 503, answer.body
+                self._closed.wait(0.05)
+
+
+@pytest.mark.soak
+@pytest.mark.behaviour(6, 15, 19, 123)
+def test_kills_at_any_moment_lose_and_repeat_nothing(
+    places: Places, notes: Notes, start: Callable[..., Served], soaking: bool
+) -> None:
+    """The host of the gate is killed again and again while runs are submitted: each acknowledged
+    run exists once, runs once, completes, and was granted in its order.
+    """
+    seed = int(os.environ.get("SEED") or secrets.randbelow(1 << 32))
+    print(f"SEED={seed}")  # noqa: T201 - shown when the test fails
+    rng = random.Random(seed)
+    kills, runs = (200, 250) if soaking else (20, 30)
+    notes.end("at once")
+    command = [sys.executable, "-m", "jupyter_gpugate", "serve", "--user"]
+    submitter = Submitter(places, notes, runs, random.Random(seed))
+    log = (places.root / "host.log").open("wb")
+    for _ in range(kills):
+        with subprocess.Popen(command, env=places.environ(), stderr=log) as host:
+            if rng.random() < 0.7:  # the rest die while they take up what is on the disk
+                until(lambda: ask_host(places, "GET", "/queue"), "the host answers")
+            time.sleep(rng.uniform(0, 0.7))
+            host.kill()
+    log.close()
+
+    server = start()
+    until(lambda: submitter.is_through, "all are acknowledged")
+    submitter.close()
+    ends = [server.ended(run_id)["end"] for run_id in submitter.acknowledged]
+    assert Counter(ends) == {"completed": runs}
+    assert Counter(notes.ran()) == dict.fromkeys(submitter.acknowledged, 1)
+    listed = server.ask("GET", "/runs?sort=oldest&limit=1000").json["runs"]
+    assert [row["run_id"] for row in listed] == submitter.acknowledged
+    fences = [first_fence(server, run_id) for run_id in submitter.acknowledged]
+    assert fences == sorted(fences)
