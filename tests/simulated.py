@@ -8,7 +8,8 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission import decide
 from jupyter_gpugate.core.model import GB, RAM, Basis, Device, Grant
 from jupyter_gpugate.core.snapshot import inputs_of, replay, snapshot
-from jupyter_gpugate.gate.simulation import SimulatedMachine, Simulation
+from jupyter_gpugate.gate.simulated_machine import SimulatedMachine
+from jupyter_gpugate.gate.simulation import Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,9 +21,9 @@ L4 = "NVIDIA L4"
 #: The driver's word for a device that is off the bus.
 GPU_IS_LOST = "nvml-15"
 #: To decide again from a snapshot costs more than all other checks together: one turn in so many.
-SNAPSHOT_TURNS = 25
+SNAPSHOT_TURNS = 50
 #: And one in so many of those that grant something.
-GRANTING_TURNS = 4
+GRANTING_TURNS = 8
 
 
 def devices(count: int = 1, total_bytes: int = 24 * GB, model: str = L4) -> list[Device]:

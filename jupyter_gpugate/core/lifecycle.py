@@ -32,7 +32,7 @@ def _requested(draft: Draft, event: ev.Requested) -> None:
         return
     order = draft.get("order") + 1
     draft.set("order", order)
-    draft.table("run_sides")[event.run_side] = event.at
+    _seen(draft, event.run_side, event.at)
     draft.enqueue(Queued(event.request, order, event.at, event.run_side))
 
 
@@ -47,7 +47,12 @@ def _withdrawn(draft: Draft, event: ev.Withdrawn) -> None:
 
 
 def _present(draft: Draft, event: ev.Present) -> None:
-    draft.table("run_sides")[event.run_side] = event.at
+    _seen(draft, event.run_side, event.at)
+
+
+def _seen(draft: Draft, run_side: str, at: float) -> None:
+    table = draft.table("run_sides")
+    table[run_side] = max(at, table.get(run_side, at))
 
 
 _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {

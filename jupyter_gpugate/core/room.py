@@ -215,12 +215,15 @@ def machine_reason(state: GateState) -> Optional[Reason]:
 
 
 def _reader_answers(sample: Sample, now: float, stale_after_s: float) -> bool:
-    """Whether the GPU reader is well: then a device that it does not list is gone."""
+    """Whether the GPU reader is well: then a device that it does not list is gone.
+
+    A reader that finds no GPU at all is asked rarely, and its answer stands meanwhile.
+    """
     return any(
         health.name == "gpu"
         and health.fault is None
         and health.taken_at is not None
-        and now - health.taken_at <= stale_after_s
+        and (not health.present or now - health.taken_at <= stale_after_s)
         for health in sample.readers
     )
 

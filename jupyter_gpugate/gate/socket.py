@@ -352,6 +352,10 @@ class HeartbeatHandler(SocketHandler):
 
     def post(self) -> None:
         message = self.read(HeartbeatMessage)
+        if self._is_forgotten(message.run_id):
+            # This gate's journal was lost.  The run is nobody's now, but it is not to be stopped.
+            self.finish({"verdict": "continue", "reason": "", "next_in": HEARTBEAT_S})
+            return
         lease = self.lease(message.run_id, message.fence)
         if lease is None:
             return
@@ -380,6 +384,10 @@ class HeartbeatHandler(SocketHandler):
             )
         )
         self.finish({"verdict": "continue", "reason": "", "next_in": HEARTBEAT_S})
+
+    def _is_forgotten(self, run_id: str) -> bool:
+        state = self.gate.state
+        return not any(run_id in known for known in (state.leases, state.queue, state.ended))
 
 
 class FinishedHandler(SocketHandler):

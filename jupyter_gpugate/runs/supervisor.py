@@ -42,7 +42,7 @@ HOLD_FENCE_S = 600.0  # without any gate, an attempt that was never told to go g
 FINISH_S = 600.0  # an end is told for so long; by then its record stands on the disk
 GLANCE_S = 0.25
 READING_S = 5.0
-SHARE = 0.02  # of the time, at most, that glances and readings may each cost
+SHARE = 0.02  # of the time that glances, and again readings, may cost at most
 PATIENCE_S = 1.0  # for one reading of the whole tree
 GROWN_BYTES = 4 << 20  # growth that calls for a reading, or 3 % where that is more
 LINGER_S = 0.5
@@ -174,7 +174,7 @@ def carriers(tag: bytes) -> list[Proc]:
     return found
 
 
-# -- cgroups ----------------------------------------------------------------------------------
+# -- settings and counts of the kernel ---------------------------------------------------------
 
 
 def cgroup_directory(controller: str) -> str | None:
@@ -238,6 +238,9 @@ def make_cgroup(name: str) -> str | None:
             return directory
         os.rmdir(directory)
     return None
+
+
+# -- stopping ---------------------------------------------------------------------------------
 
 
 class Stopping:

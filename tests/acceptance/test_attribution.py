@@ -176,7 +176,7 @@ def test_another_driver_is_another_setting(start: Callable[..., Served], stand_i
     source = f"import runpy, time\nrunpy.run_path({str(HOLDER)!r})['hold_gpu'](0, {GB})\n"
     server.completed("driver", source + "time.sleep(2.5)\n")
 
-    def origin(server: Served) -> str | None:
+    def origin(server: Served) -> Any:
         terms = server.ask("GET", "/estimate?name=driver").json["terms"]
         return {term["resource"]: term["origin"] for term in terms}["vram"]
 
@@ -209,3 +209,24 @@ def test_a_damaged_store_is_an_empty_one(
     terms = answer.json["terms"]
     assert [term["origin"] for term in terms] == [None]
     assert second.completed("learns", "pass")["basis"] == {"ram": "watch"}
+
+
+def test_a_gate_that_has_lost_its_journal_stops_no_run(
+    start: Callable[..., Served], tmp_path: Path
+) -> None:
+    """A live run that a new, empty gate has never heard of goes on to its own end."""
+    first = start()
+    release = tmp_path / "release"
+    source = f"import os, time\nwhile not os.path.exists({str(release)!r}):\n    time.sleep(0.05)\n"
+    run_id = first.submit("goes-on", source)
+    first.active(run_id)
+    first.kill()
+    (journal,) = first.places.root.glob("state/**/gate.sqlite")
+    for path in journal.parent.glob("gate.sqlite*"):
+        path.unlink()
+    second = start()
+    tick = second.queue()["tick"]
+    until(lambda: second.queue()["tick"] > tick + 6, "heartbeats have reached the new gate")
+    assert second.run(run_id)["status"] == "active"
+    release.touch()
+    assert second.ended(run_id)["end"] == "completed"

@@ -98,6 +98,7 @@ def waiting_ids(server: Served) -> list[str]:
 
 
 def gone(process: ProcessName) -> bool:
+    """Whether this very process has ended."""
     return not is_alive(process)
 
 

@@ -253,6 +253,14 @@ def test_a_stop_ends_with_its_reason(
     assert kill["ms"] >= 0
 
 
+def test_a_stop_file_is_found_without_its_signal(make: Make) -> None:
+    """A stop asked for before anybody could hear the signal is obeyed at the next beat."""
+    attempt = make(argv=["sleep", "600"]).start()
+    attempt.gate.wait_for("heartbeat")
+    (attempt.path / "stop.json").write_text(json.dumps({"reason": "evicted", "at": 1.0}))
+    assert attempt.end()["outcome"] == "evicted"
+
+
 # -- a gate that is away, restarts, or says stop
 
 

@@ -21,7 +21,9 @@ def why(simulation: CheckedSimulation, run_id: str) -> Check | None:
     return reasons[0].check if reasons else None
 
 
-def learned(simulation: CheckedSimulation, name: str, behaviour: Behaviour, **fields: object) -> None:
+def learned(
+    simulation: CheckedSimulation, name: str, behaviour: Behaviour, **fields: object
+) -> None:
     """Run an eval once, so that the next one is calibrated."""
     run_id = simulation.submit(name, behaviour, **fields)
     simulation.until(lambda: run_id in simulation.ended)
@@ -92,7 +94,8 @@ def test_slow_loaders_are_never_over_admitted(known: bool) -> None:
 
 def test_room_follows_what_others_take_and_what_lingers() -> None:
     """A run that has used 2 of its 10 GB keeps 8 promised; others' growth and a dead process's
-    memory lower the room until they are seen gone."""
+    memory lower the room until they are seen gone.
+    """
     simulation = CheckedSimulation(devices())
     simulation.returns_after_s = 8
     learned(simulation, "big", Behaviour(10, vram=ramp(10 * GB)))
@@ -182,9 +185,7 @@ def test_only_one_unmeasured_run_settles_on_a_device_at_a_time() -> None:
     """The second unmeasured run starts once the first has settled, at a lower charge."""
     simulation = CheckedSimulation(devices())
     episodic = Setting(workers=1, episodes=20)
-    behaviour = Behaviour(
-        900, vram=ramp(2 * GB, after_s=5), episodes=lambda s: int(s // 30)
-    )
+    behaviour = Behaviour(900, vram=ramp(2 * GB, after_s=5), episodes=lambda s: int(s // 30))
     first = simulation.submit("one", behaviour, setting=episodic)
     second = simulation.submit("two", behaviour, setting=episodic)
     simulation.step()

@@ -15,8 +15,9 @@ FILES = sorted(TESTS.rglob("test_*.py"))
 def functions_of(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Every test function of a file."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        if is_function and node.name.startswith("test_"):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if node.name.startswith("test_"):
             yield node
 
 

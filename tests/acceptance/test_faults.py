@@ -1,0 +1,474 @@
+"""What breaks around a gate, and what goes on: drivers, disks, clocks of runs, floods."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fake_nvml import GB, HOLDER, StandIn
+from tests.served import Answer, Places, Served, until
+
+MB = 1 << 20
+LISTS = ("nvmlDeviceGetCompute*", "nvmlDeviceGetGraphics*", "nvmlDeviceGetMPS*")
+
+
+def holding(gb: float, release: Path | None = None) -> str:
+    """A cell that holds memory of its GPU, says which one, and ends once a file appears."""
+    wait = f"while not os.path.exists({str(release)!r}):\n    time.sleep(0.05)\n" if release else ""
+    return (
+        "import os, runpy, time\n"
+        f"runpy.run_path({str(HOLDER)!r})['hold_gpu'](0, {int(gb * GB)})\n"
+        "print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
+        f"{wait}time.sleep(2.5)  # long enough for the gate to see it once\n"
+    )
+
+
+def measured(server: Served, *uuids: str) -> bool:
+    """Whether the newest snapshot has a number for each of these devices."""
+    return set(uuids) <= set(server.queue()["free_bytes"])
+
+
+def unmeasured(server: Served, *uuids: str) -> bool:
+    """Whether it has a number for none of them."""
+    return not set(uuids) & set(server.queue()["free_bytes"])
+
+
+# -- the driver -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gpus(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    """A driver with two GPUs of 24 GB."""
+    driver = StandIn(tmp_path_factory.mktemp("driver") / "driver")
+    for _ in range(2):
+        driver.gpu(total=24 * GB, name="NVIDIA L4")
+    return driver
+
+
+@pytest.fixture(scope="module")
+def server_with_gpus(gpus: StandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server for all tests that let its driver recover."""
+    own = Places(tmp_path_factory.mktemp("gpus"), gpus)
+    served = Served(own, "--GpuGate.stop_runs_on_exit=True", "--GpuGate.grace_s=1")
+    yield served
+    served.stop()
+    shutil.rmtree(own.runtime, ignore_errors=True)
+
+
+@pytest.fixture
+def gpu_server(server_with_gpus: Served, gpus: StandIn) -> Iterator[Served]:
+    """That server, whole before and after the test."""
+    uuids = [gpus.uuid(0), gpus.uuid(1)]
+    until(lambda: measured(server_with_gpus, *uuids), "both GPUs are measured")
+    yield server_with_gpus
+    gpus.heal()
+    for row in server_with_gpus.ask("GET", "/runs").json["runs"]:
+        if row["status"] != "ended":
+            server_with_gpus.ask("POST", f"/runs/{row['run_id']}/cancel")
+
+
+@pytest.mark.behaviour(28, 39, 118)
+@pytest.mark.parametrize("fault", ["hang", "crash"])
+def test_a_driver_that_gives_no_answer_holds_up_gpu_runs_alone(
+    gpu_server: Served, gpus: StandIn, tmp_path: Path, fault: str
+) -> None:
+    """While the driver hangs or crashes, the API answers, what needs a GPU waits for a fresh
+    reading, live runs and RAM-only runs go on; then all goes on.
+    """
+    uuids = [gpus.uuid(0), gpus.uuid(1)]
+    hints = {"vram_bytes": 3 * GB}
+    release = tmp_path / "release"
+    live = gpu_server.submit("live", holding(2, release), hints=hints)
+    gpu_server.active(live)
+    getattr(gpus, fault)("nvmlDeviceGetMemoryInfo*")
+    until(lambda: unmeasured(gpu_server, *uuids), "the readings have grown old")
+
+    waits = gpu_server.submit("waits", holding(2), hints=hints)
+    row = gpu_server.waiting(waits, "stale")
+    assert row["reasons"][0]["numbers"]["age_ms"] > 3000
+    (reader,) = [r for r in gpu_server.queue()["readers"] if r["name"] == "gpu"]
+    assert reader["fault"]["code"] == {"hang": "timeout", "crash": "crash"}[fault]
+    assert gpu_server.completed("plain", "print('RAM is enough')", gpus=0)["end"] == "completed"
+    assert gpu_server.run(live)["phase"] == "running"
+    assert gpu_server.run(waits)["status"] == "queued"
+
+    gpus.heal()  # all of the above was answered before the driver let go
+    release.touch()
+    assert [gpu_server.ended(run)["end"] for run in (waits, live)] == ["completed"] * 2
+
+
+@pytest.mark.behaviour(28, 51, 72, 118)
+def test_garbage_from_the_driver_teaches_nothing(gpu_server: Served, gpus: StandIn) -> None:
+    """Noise for lists and sizes is no reading: no peak is learned from it, no run starts on it."""
+    hints = {"vram_bytes": 3 * GB}
+    for function in LISTS:
+        gpus.garbage(function)
+    gpu_server.completed("noisy", holding(2), hints=hints)
+    assert _origin(gpu_server, "noisy") == "hint"
+
+    gpus.garbage("nvmlDeviceGetMemoryInfo*")
+    until(lambda: unmeasured(gpu_server, gpus.uuid(0), gpus.uuid(1)), "there is no number")
+    assert all(device["free_bytes"] is None for device in gpu_server.queue()["devices"])
+    waits = gpu_server.submit("noisy", holding(2), hints=hints)
+    gpu_server.waiting(waits, "unmeasured")
+
+    gpus.heal()
+    assert gpu_server.ended(waits)["end"] == "completed"
+    assert _origin(gpu_server, "noisy") == "measured"
+    (term,) = _vram_terms(gpu_server, "noisy")
+    assert (term["n"], term["peak_bytes"]) == (1, 2 * GB)
+
+
+def _vram_terms(server: Served, name: str) -> list[dict[str, Any]]:
+    terms = server.ask("GET", f"/estimate?name={name}").json["terms"]
+    return [term for term in terms if term["resource"] == "vram"]
+
+
+def _origin(server: Served, name: str) -> str:
+    (term,) = _vram_terms(server, name)
+    return str(term["origin"])
+
+
+@pytest.mark.behaviour(117, 120, 134)
+def test_the_gpu_that_is_asked_about_is_the_one_that_is_read(
+    gpu_server: Served, gpus: StandIn
+) -> None:
+    """A run goes where the room is, sees that GPU alone and as its first, and is measured there,
+    also when the driver counts the GPUs in another order.
+    """
+    full, empty = gpus.uuid(0), gpus.uuid(1)
+    hints = {"vram_bytes": 10 * GB}
+    with subprocess.Popen(["sleep", "1000"]) as stranger:
+        gpus.hold(stranger.pid, full, 20 * GB)
+        for order in ((full, empty), (empty, full)):
+            gpus.reorder(*order)
+            free = {full: gpus.state().free_bytes(full), empty: gpus.state().free_bytes(empty)}
+            until(lambda free=free: free.items() <= gpu_server.queue()["free_bytes"].items())
+            shown = {device["uuid"]: device["index"] for device in gpu_server.queue()["devices"]}
+            assert shown == {uuid: index for index, uuid in enumerate(order)}
+            row = gpu_server.completed(f"asks-{order.index(empty)}", holding(9), hints=hints)
+            assert [device["uuid"] for device in row["devices"]] == [empty]
+            assert gpu_server.output(row["run_id"]).strip() == empty
+            assert row["peaks"][empty] == 9 * GB
+        stranger.kill()
+    gpus.reorder(full, empty)
+
+
+@pytest.mark.behaviour(119)
+def test_a_full_gpu_is_a_gpu(gpu_server: Served, gpus: StandIn) -> None:
+    """With 0 bytes free a run that says nothing of GPUs still asks for one, and waits for it."""
+    for index in (0, 1):
+        gpus.change(index, unlisted=24 * GB)
+    full = {gpus.uuid(0): 0, gpus.uuid(1): 0}
+    until(lambda: full.items() <= gpu_server.queue()["free_bytes"].items(), "both are full")
+    waits = gpu_server.submit("waits", holding(1), hints={"vram_bytes": 2 * GB})
+    row = gpu_server.waiting(waits, "external_holds")
+    assert row["reasons"][0]["numbers"]["free_bytes"] == 0
+    for index in (0, 1):
+        gpus.change(index, unlisted=0)
+    assert gpu_server.ended(waits)["end"] == "completed"
+
+
+@pytest.mark.behaviour(27, 118)
+def test_a_gpu_that_was_there_and_is_gone_is_missing(
+    stand_in: StandIn, start: Callable[..., Served]
+) -> None:
+    """A lost GPU keeps its runs waiting and never becomes a machine without GPU, not even for a
+    server that starts without any driver; when it is back, they run on it.
+    """
+    uuid = stand_in.uuid(0)
+    hints = {"vram_bytes": 3 * GB}
+    first = start()
+    until(lambda: measured(first, uuid), "the GPU is measured")
+    stand_in.lose(0)
+    until(lambda: unmeasured(first, uuid), "the GPU is lost")
+    waits = [first.submit("waits", holding(2), hints=hints)]
+    first.waiting(waits[0], "missing")
+    first.kill()
+
+    library, aside = stand_in.library, stand_in.library.with_name("aside")
+    library.rename(aside)
+    second = start()
+    second.waiting(waits[0], "missing")
+    waits.append(second.submit("waits", holding(2), hints=hints))
+    second.waiting(waits[1], "missing")
+    assert [device["uuid"] for device in second.queue()["devices"]] == [uuid]
+    assert second.ask("POST", "/runs", {"name": "x", "source": "", "gpus": 2}).status == 400
+    second.completed("plain", "pass", gpus=0)
+
+    stand_in.heal()
+    aside.rename(library)
+    for run in waits:
+        row = second.ended(run)
+        assert (row["end"], row["peaks"].get(uuid)) == ("completed", 2 * GB)
+
+
+# -- the disk -------------------------------------------------------------------------------------
+
+
+class SmallDisk:
+    """A file system of a few megabytes that can be filled to the last byte."""
+
+    def __init__(self, path: Path, size_mb: int) -> None:
+        self.path = path
+        path.mkdir(mode=0o700)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=0700", "tmpfs", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
+
+    def fill(self) -> None:
+        with suppress(OSError), (self.path / "ballast").open("wb", buffering=0) as ballast:
+            while ballast.write(bytes(4096)):
+                pass
+
+    def empty(self) -> None:
+        (self.path / "ballast").unlink()
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", "-l", str(self.path)], check=True)
+
+
+@pytest.fixture
+def small_disk(places: Places) -> Iterator[Callable[[str], SmallDisk]]:
+    """Make a small disk; whatever uses it ends first."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    disks: list[SmallDisk] = []
+
+    def make(name: str) -> SmallDisk:
+        disks.append(SmallDisk(places.root / name, 4))
+        return disks[-1]
+
+    yield make
+    for disk in disks:
+        disk.unmount()
+
+
+def refused(server: Served, words: str) -> Answer:
+    """Submit until it is refused, as a full disk has it; what was taken before is not lost."""
+    body = {"name": "refused", "source": "pass"}
+    answer: Answer = until(
+        lambda: (a := server.ask("POST", "/runs", body)).status != 202 and a, "a submit is refused"
+    )
+    assert answer.status == 503
+    assert words in answer.json["message"]
+    return answer
+
+
+def prints(release: Path) -> str:
+    """A cell that prints a lot until a file appears."""
+    return (
+        "import os, time\n"
+        f"while not os.path.exists({str(release)!r}):\n"
+        "    print('x' * 1000, flush=True)\n"
+        "    time.sleep(0.02)\n"
+    )
+
+
+def test_a_full_disk_for_runs_refuses_submits_and_harms_no_run(
+    start: Callable[..., Served], small_disk: Callable[[str], SmallDisk], tmp_path: Path
+) -> None:
+    """With no room for run directories submits are refused with the reason, live runs go on and
+    end, and nothing half-written is left or read; with room again all goes on by itself.
+    """
+    disk = small_disk("runs")
+    options = f"--GpuGate.runs_directory={disk.path / 'runs'}"
+    server = start(options)
+    releases = [tmp_path / "first", tmp_path / "second"]
+    first, second = (server.submit("live", prints(release)) for release in releases)
+    server.active(first)
+    server.active(second)
+    server.ask("POST", "/drain", {})
+    waits = server.submit("waits", "print('began')")
+    disk.fill()
+    assert refused(server, "No space left on device").json["error"] == "disk"
+    server.ask("DELETE", "/drain")  # what is granted now finds no room for its attempt
+    releases[0].touch()
+    tail = server.output(second)
+    assert server.run(second)["phase"] == "running"
+    assert server.run(waits)["end"] is None
+
+    disk.empty()
+    assert server.ended(first)["end"] == "completed"
+    assert server.ended(waits)["end"] == "completed"
+    assert server.output(waits) == "began\n"
+    until(lambda: server.output(second) != tail, "output is kept again")
+    server.completed("after", "pass")
+    releases[1].touch()
+    assert server.ended(second)["end"] == "completed"
+
+    server.kill()
+    server = start(options)
+    rows = server.ask("GET", "/runs").json["runs"]
+    assert {row["end"] for row in rows} == {"completed"}
+    assert {first, second, waits} <= {row["run_id"] for row in rows}
+    leftovers = [p.name for p in (disk.path / "runs").iterdir() if p.name.startswith(".")]
+    assert leftovers == []
+
+
+def test_a_full_disk_for_the_journal_refuses_submits_and_harms_no_run(
+    start: Callable[..., Served], small_disk: Callable[[str], SmallDisk], tmp_path: Path
+) -> None:
+    """While the journal cannot grow, submits are refused with the reason and nothing starts, live
+    runs go on and end; with room again all goes on by itself, and a restart finds every end.
+    """
+    disk = small_disk("state")
+    options = f"--GpuGate.state_directory={disk.path}"
+    server = start(options)
+    release = tmp_path / "release"
+    live = server.submit("live", prints(release))
+    server.active(live)
+    server.ask("POST", "/drain", {})
+    waits = server.submit("waits", "pass")
+    disk.fill()
+    refused(server, "disk is full")
+    assert server.ask("GET", "/machine").json["journal_fault"]
+    server.ask("DELETE", "/drain")
+    release.touch()
+    assert server.ended(live)["end"] == "completed"
+    assert server.run(waits)["attempt"] == 0
+    assert waits in [row["run_id"] for row in server.queue()["queued"]]
+
+    disk.empty()
+    server.completed("after", "pass")
+    assert server.ended(waits)["end"] == "completed"
+    before = server.ask("GET", "/runs").json["runs"]
+    server.kill()
+    server = start(options)
+    assert server.ask("GET", "/runs").json["runs"] == before
+    assert server.queue()["queued"] == server.queue()["running"] == []
+    ends = [
+        e
+        for e in server.ask("GET", f"/runs/{live}/story").json["story"]
+        if e["event"] == "finished"
+    ]
+    assert len(ends) == 1
+
+
+# -- runs that take too long, or are too many -----------------------------------------------------
+
+
+def test_a_run_that_outlives_its_time_limit_is_stopped(shared_server: Served) -> None:
+    """A time limit counts from the start and ends the run as failed, with the reason time_limit."""
+    source = "import time\nprint('up', flush=True)\ntime.sleep(1000)"
+    row = shared_server.ended(shared_server.submit("long", source, time_limit_s=1))
+    assert (row["end"], row["exit_reason"]) == ("failed", "time_limit")
+    assert shared_server.output(row["run_id"]) == "up\n"
+
+
+@pytest.mark.behaviour(127)
+def test_a_start_that_takes_for_ever_holds_up_nobody(shared_server: Served, tmp_path: Path) -> None:
+    """While one run's interpreter does not come up, others are queued, started and ended."""
+    release = tmp_path / "release"
+    interpreter = tmp_path / "slow-python"
+    interpreter.write_text(
+        "#!/bin/sh\n"
+        "case $1 in *source.py) ;; *)\n"
+        f"    until [ -e {release} ]; do sleep 0.05; done ;;\n"
+        f'esac\nexec {sys.executable} "$@"\n'
+    )
+    interpreter.chmod(0o755)
+    slow = shared_server.submit("slow", "print('at last')", interpreter=str(interpreter))
+    until(lambda: shared_server.run(slow)["status"] == "active", "it is being started")
+    for n in range(3):
+        shared_server.completed(f"quick-{n}", "pass")
+    assert shared_server.run(slow)["end"] is None
+    release.touch()
+    assert shared_server.ended(slow)["end"] == "completed"
+
+
+@pytest.mark.behaviour(122)
+def test_a_cancel_stops_the_run_that_was_meant(shared_server: Served, tmp_path: Path) -> None:
+    """Of runs alike only the cancelled one is stopped, and the gate goes on starting others."""
+    release = tmp_path / "release"
+    runs = [shared_server.submit("alike", prints(release)) for _ in range(3)]
+    for run in runs:
+        shared_server.active(run)
+    assert shared_server.ask("POST", f"/runs/{runs[1]}/cancel").json["end"] == "cancelled"
+    tick = shared_server.queue()["tick"]
+    until(lambda: shared_server.queue()["tick"] > tick + 1, "the gate ticks on")
+    shared_server.completed("after", "pass")
+    assert [shared_server.run(run)["phase"] for run in runs] == ["running", None, "running"]
+    release.touch()
+    ends = [shared_server.ended(run)["end"] for run in runs]
+    assert ends == ["completed", "cancelled", "completed"]
+
+
+@pytest.mark.behaviour(124)
+def test_every_way_out_gives_back_what_was_reserved(shared_server: Served, tmp_path: Path) -> None:
+    """Completed, failed, cancelled, lost and never started: nothing stays charged or listed."""
+    server = shared_server
+    never = tmp_path / "never"
+    server.completed("completes", "pass")
+    assert server.ended(server.submit("fails", "1 / 0"))["end"] == "failed"
+    cancelled, lost = (server.submit("live", prints(never)) for _ in range(2))
+    server.active(cancelled)
+    os.kill(server.active(lost)["pid"], 9)
+    server.ask("POST", f"/runs/{cancelled}/cancel")
+    assert server.ended(lost)["end"] == "lost"
+    server.ask("POST", "/drain", {})
+    blocked = server.submit("blocked", "pass")
+    attempts = server.places.runs / blocked / "attempts"
+    attempts.rmdir()
+    attempts.touch()  # no attempt can be made there: the grant cannot be used
+    server.ask("DELETE", "/drain")
+    row = server.ended(blocked)
+    assert (row["end"], "cannot be started" in row["exit_reason"]) == ("failed", True)
+
+    def all_is_given_back() -> bool:
+        snapshot = server.queue()
+        rows = [*snapshot["running"], *snapshot["queued"]]
+        return not rows and not any(snapshot["reservations"].values())
+
+    until(all_is_given_back, "nothing is reserved and nobody is listed")
+
+
+def test_a_run_that_waits_too_long_expires(shared_server: Served) -> None:
+    """max_wait_s ends a run that did not start in time as expired, without any attempt."""
+    shared_server.ask("POST", "/drain", {})
+    patient = shared_server.submit("patient", "pass")
+    row = shared_server.ended(shared_server.submit("impatient", "pass", max_wait_s=0.5))
+    assert (row["end"], row["exit_reason"], row["attempt"]) == ("expired", "max_wait", 0)
+    assert shared_server.run(patient)["status"] == "queued"
+    shared_server.ask("DELETE", "/drain")
+    assert shared_server.ended(patient)["end"] == "completed"
+
+
+@pytest.mark.behaviour(110)
+def test_a_flood_of_submits_is_bounded(server: Served) -> None:
+    """Of one user 200 runs may wait: more are told to come again, and what was taken is kept."""
+    server.ask("POST", "/drain", {})
+    answers: list[Answer] = []
+    lock = threading.Lock()
+
+    def submit(number: int) -> None:
+        answer = server.ask("POST", "/runs", {"name": f"run-{number}", "source": "pass"})
+        with lock:
+            answers.append(answer)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(submit, range(205)))
+    taken = [answer.json["run_id"] for answer in answers if answer.status == 202]
+    others = [answer for answer in answers if answer.status != 202]
+    assert (len(taken), len(others)) == (200, 5)
+    for answer in others:
+        assert (answer.status, answer.json["error"]) == (429, "queue_full")
+        assert int(answer.headers["Retry-After"]) > 0
+    queued = [row["run_id"] for row in server.queue()["queued"]]
+    assert sorted(queued) == sorted(taken)
+    listed = [row["run_id"] for row in server.ask("GET", "/runs?limit=1000").json["runs"]]
+    assert sorted(listed) == sorted(taken)
+    assert len(list(server.places.runs.glob("2*"))) == 200
+    assert server.ask("POST", f"/runs/{queued[0]}/cancel").json["means"] == "withdrawn"
+    assert server.ask("POST", "/runs", {"name": "again", "source": "pass"}).status == 202
