@@ -88,9 +88,21 @@ def _queue_again(draft: Draft, lease: Lease, attempts: int, unstarted_grants: in
     )
 
 
-def _end(draft: Draft, lease: Lease, at: float, end: RunEnd, reason: str) -> None:
+def _end(
+    draft: Draft, lease: Lease, at: float, end: RunEnd, reason: str, reported: Peaks = Peaks()
+) -> None:
     del draft.table("leases")[lease.run_id]
-    draft.end(lease.run_id, Ended(end, reason, at, lease.attempt))
+    peaks = _peaks_of(lease, reported)
+    draft.end(lease.run_id, Ended(end, reason, at, lease.attempt, lease.fence, peaks))
+
+
+def _peaks_of(lease: Lease, reported: Peaks) -> dict[str, int]:
+    """The greatest that anybody saw a run hold, per resource, for people to read."""
+    peaks = {r: usage.peak_bytes for r, usage in lease.usage.items() if usage.read_at is not None}
+    told = {**reported.vram_bytes, **({RAM: reported.ram_bytes} if reported.ram_bytes else {})}
+    for resource, peak in told.items():
+        peaks[resource] = max(peak, peaks.get(resource, 0))
+    return peaks
 
 
 def _started(draft: Draft, event: ev.Started) -> None:
@@ -205,7 +217,7 @@ def _finished(draft: Draft, event: ev.Finished) -> None:
     outcome = event.end.outcome
     end = RUN_END[outcome]
     if end is not None:
-        _end(draft, lease, event.at, end, event.end.reason)
+        _end(draft, lease, event.at, end, event.end.reason, event.end.peaks)
     elif outcome is AttemptOutcome.EVICTED:
         _queue_again(draft, lease, lease.attempt, lease.unstarted_grants)
     elif lease.unstarted_grants:

@@ -10,6 +10,7 @@ loop varied by more than 1.3x between turns mean nothing: they are void.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -271,7 +272,7 @@ def _read_churning(walker: _Peer, crowd: _Peer, churn: int, readings: int) -> li
 def _calls_logged(log: str, readings: int) -> int:
     """Count the calls between two answers, less those that ask and answer."""
     answers = [n for n, line in enumerate(log.splitlines()) if re.match(r"write\(1, ", line)]
-    between = [later - earlier - 2 for earlier, later in zip(answers, answers[1:], strict=False)]
+    between = [later - earlier - 2 for earlier, later in itertools.pairwise(answers)]
     return min(between[-readings:])
 
 
