@@ -45,7 +45,8 @@ class Amounts(NamedTuple):
 
 def main() -> int:
     """Tell the whole story and return the exit code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as orderly as an interrupt
+    for number in (signal.SIGINT, signal.SIGTERM):  # both end it in the same orderly way
+        signal.signal(number, signal.default_int_handler)
     try:
         told = _with_a_server()
     except KeyboardInterrupt:

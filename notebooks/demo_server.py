@@ -44,22 +44,27 @@ class Places:
         # Below /tmp whatever TMPDIR says: the path of a socket has at most 107 bytes.
         self.root = Path(tempfile.mkdtemp(prefix="gpugate-demo-", dir="/tmp"))
         self.notebooks = self.root / "notebooks"
-        self.runtime = self.root / "runtime"
-        for folder in (self.notebooks, self.runtime, self.root / "state"):
+        self._runtime = self.root / "runtime"
+        self._config = self.root / "config"
+        for folder in (self.notebooks, self._runtime, self._config, self.root / "state"):
             folder.mkdir(mode=0o700)
 
     def environ(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of every process that belongs here."""
         kept = {name: v for name, v in os.environ.items() if not name.startswith(_STRANGE)}
         own = {
-            "XDG_RUNTIME_DIR": self.runtime,
+            "XDG_RUNTIME_DIR": self._runtime,
             "XDG_STATE_HOME": self.root / "state",
             "JUPYTER_DATA_DIR": self.root / "data",
             "JUPYTER_RUNTIME_DIR": self.root / "jupyter",
-            "JUPYTER_CONFIG_DIR": self.root / "config",
+            "JUPYTER_CONFIG_DIR": self._config,
             "IPYTHONDIR": self.root / "ipython",
         }
         return {**kept, **{name: str(path) for name, path in own.items()}, **more}
+
+    def configure(self, settings: Mapping[str, Mapping[str, object]]) -> None:
+        """Write what a Jupyter server that starts here reads first."""
+        (self._config / "jupyter_server_config.json").write_text(json.dumps(settings))
 
     def remove(self) -> None:
         """End every process that was started here, and remove the directories."""
@@ -116,19 +121,23 @@ class Server:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _start(self) -> subprocess.Popen[bytes]:
-        options = {
-            "ServerApp.ip": "127.0.0.1",
-            "ServerApp.port": _free_port(),
-            "ServerApp.root_dir": self.places.notebooks,
-            "IdentityProvider.token": self._token,
-            "GpuGate.stop_runs_on_exit": True,
-        }
+        self.places.configure(
+            {
+                "ServerApp": {
+                    "allow_root": True,
+                    "ip": "127.0.0.1",
+                    "open_browser": False,
+                    "port": _free_port(),
+                    "root_dir": str(self.places.notebooks),
+                },
+                # Not on the command line, which everybody on the machine can read.
+                "IdentityProvider": {"token": self._token},
+                "GpuGate": {"stop_runs_on_exit": True},
+            }
+        )
         with self.log.open("wb") as log:
             return subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"),
-                    *(f"--{name}={value}" for name, value in options.items()),
-                ],
+                [sys.executable, "-m", "jupyter_server"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

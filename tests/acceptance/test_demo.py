@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import re
@@ -17,7 +18,8 @@ import pytest
 
 from tests.served import PATIENCE_S, until
 
-DEMO = Path(__file__).resolve().parents[2] / "notebooks" / "demo.py"
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "notebooks" / "demo.py"
 MB = 1 << 20
 #: A real GPU would take part in the story, and no test may hold memory of it.
 without_a_gpu = pytest.mark.skipif(
@@ -31,7 +33,6 @@ class Demo:
     def __init__(self, folder: Path, **environ: str) -> None:
         folder.mkdir()
         self._out, self._err = folder / "out", folder / "err"
-        # Not in a session of its own: an interrupt reaches it as one typed at a terminal would.
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, str(DEMO)],
@@ -100,9 +101,34 @@ def left_of(root: Path) -> list[str]:
     return found
 
 
+def shapes(text: str) -> list[str]:
+    """Return the lines without what differs from one time to the next: ids, numbers, people."""
+    varying = [
+        (r"\d{8}-\d{6}-[a-z]{5}", "ID"),
+        (r"\d[\d,]*", "N"),
+        (rf"\b(ada|{getpass.getuser()})\b", "OWNER"),
+        (r" +", " "),
+    ]
+    for pattern, word in varying:
+        text = re.sub(pattern, word, text)
+    return [line.strip() for line in text.splitlines()]
+
+
+def shown_in_readme() -> list[str]:
+    """Return what the first page says that the gate prints."""
+    blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```")[1::2]
+    begins = ("second · waiting", "$ jupyter gpugate queue", "known")
+    shown = [block.strip() for block in blocks if block.strip().startswith(begins)]
+    assert len(shown) == len(begins)
+    return shown
+
+
+@pytest.mark.timeout(900)  # two whole demonstrations
 @pytest.mark.behaviour(29, 30, 32, 49)
 def test_with_a_gpu_the_known_amount_is_what_is_measured(tmp_path: Path) -> None:
-    """Watched first and calibrated then; more by x means measured more by x, on GPU and RAM."""
+    """Watched first and calibrated then; x more of it is measured as x more, on GPU and RAM; and
+    what the first page shows is what the demonstration prints.
+    """
     stand_in = {"GPUGATE_DEMO_STANDIN": "1"}
     with demos(tmp_path, stand_in | sizes(300, 1000), stand_in | sizes(600, 4000)) as pair:
         small, large = (demo.result() for demo in pair)
@@ -115,14 +141,19 @@ def test_with_a_gpu_the_known_amount_is_what_is_measured(tmp_path: Path) -> None
         }
         assert more["ram"] == pytest.approx(300 * MB, rel=0.05)
         assert more["vram"] == pytest.approx(3000 * MB, rel=0.01)
-        assert "STAND-IN" in pair[0].out
+        printed = shapes(pair[0].out)
+        assert "The GPU is a STAND-IN" in pair[0].out
+        for block in shown_in_readme():
+            assert [line for line in shapes(block) if line not in printed] == []
 
 
 @without_a_gpu
+@pytest.mark.timeout(900)  # two whole demonstrations
 @pytest.mark.behaviour(24, 27, 31, 38)
 def test_without_a_gpu_ram_alone_decides(tmp_path: Path) -> None:
     """Two that hint at too much RAM together: one waits, told why in numbers that add up, and
-    starts by itself; nothing anywhere speaks of a GPU's memory."""
+    starts by itself; nothing anywhere speaks of a GPU.
+    """
     with demos(tmp_path, sizes(300), sizes(600)) as pair:
         small, large = (demo.result() for demo in pair)
         assert small["first"] == {"basis": {"ram": "watch"}}
@@ -147,7 +178,8 @@ def test_without_a_gpu_ram_alone_decides(tmp_path: Path) -> None:
 @without_a_gpu
 def test_an_interrupted_demonstration_leaves_nothing(tmp_path: Path) -> None:
     """Interrupted with one run live and one waiting, it ends with 130; no process and no file of
-    it is left."""
+    it is left.
+    """
     with demos(tmp_path, sizes(50)) as (demo,):
         root = demo.root
         until(lambda: "second · waiting" in demo.out, "one waits")

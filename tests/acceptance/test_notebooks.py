@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -118,6 +119,11 @@ def test_a_converted_notebook_still_tells_the_story(executed: Any, exporter: Any
     words = " ".join(Words(page).words)
     for told in ("6 of 6", "completed", "charged", "measured, n = 1", "fitted over workers 1, 2"):
         assert told in words
+
+
+def test_the_places_of_the_tutorials_are_for_them_alone() -> None:
+    """While nbval runs a notebook with a gate of its own, the tests beside it keep their places."""
+    assert "gpugate-demo-" not in os.environ.get("XDG_RUNTIME_DIR", "")
 
 
 def test_tutorials_are_kept_without_what_they_showed() -> None:
