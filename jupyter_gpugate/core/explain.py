@@ -26,7 +26,7 @@ def resource_words(state: GateState, resource: str) -> str:
         return "this machine"
     device = state.inventory.get(resource)
     if device is None:
-        return f"GPU {resource}"
+        return f"device {resource}"
     kind = "MIG slice" if device.parent else "GPU"
     return f"{kind} {device.index} ({device.model})"
 

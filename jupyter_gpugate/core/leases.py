@@ -88,16 +88,15 @@ def _queue_again(draft: Draft, lease: Lease, attempts: int, unstarted_grants: in
     )
 
 
-def _end(
-    draft: Draft, lease: Lease, at: float, end: RunEnd, reason: str, reported: Peaks = Peaks()
-) -> None:
+def _end(draft: Draft, lease: Lease, at: float, end: RunEnd, reason: str) -> None:
     del draft.table("leases")[lease.run_id]
-    peaks = _peaks_of(lease, reported)
+    peaks = _peaks_of(lease)
     draft.end(lease.run_id, Ended(end, reason, at, lease.attempt, lease.fence, peaks))
 
 
-def _peaks_of(lease: Lease, reported: Peaks) -> dict[str, int]:
+def _peaks_of(lease: Lease) -> dict[str, int]:
     """The greatest that anybody saw a run hold, per resource, for people to read."""
+    reported = lease.peaks
     peaks = {r: usage.peak_bytes for r, usage in lease.usage.items() if usage.read_at is not None}
     told = {**reported.vram_bytes, **({RAM: reported.ram_bytes} if reported.ram_bytes else {})}
     for resource, peak in told.items():
@@ -217,7 +216,8 @@ def _finished(draft: Draft, event: ev.Finished) -> None:
     outcome = event.end.outcome
     end = RUN_END[outcome]
     if end is not None:
-        _end(draft, lease, event.at, end, event.end.reason, event.end.peaks)
+        known = replace(lease, peaks=greater_peaks(lease.peaks, event.end.peaks))
+        _end(draft, known, event.at, end, event.end.reason)
     elif outcome is AttemptOutcome.EVICTED:
         _queue_again(draft, lease, lease.attempt, lease.unstarted_grants)
     elif lease.unstarted_grants:

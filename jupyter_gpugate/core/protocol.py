@@ -12,6 +12,7 @@ import enum
 import functools
 import re
 import sys
+import types
 import typing
 from collections.abc import Mapping
 from typing import Any, Callable, TypeVar
@@ -28,6 +29,8 @@ _TOKENS = re.compile(r"JUPYTERHUB_|JPY_|CONFIGPROXY_|JUPYTER_TOKEN|GPUGATE_TOKEN
 
 T = TypeVar("T")
 Reader = Callable[[Any, str], Any]
+#: ``Optional[X]``, and ``X | None`` where Python knows that form.
+_UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 
 
 def is_token(variable: str) -> bool:
@@ -73,7 +76,7 @@ def _reader(kind: Any) -> Reader:  # noqa: PLR0911 - one case per kind of type
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return lambda data, _field: data
-    if origin is typing.Union:
+    if origin in _UNIONS:
         return _optional(_reader(args[0]))
     if dataclasses.is_dataclass(kind):
         return _of_dataclass(kind)

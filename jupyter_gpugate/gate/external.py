@@ -1,15 +1,20 @@
-"""Who external processes are, for people: user, command, age.  Asked only when somebody looks."""
+"""Who external processes are, for people: user, command, age.  Asked only when somebody looks.
+
+Of a command line only the program, and what it is told to run, are shown: the rest may hold
+secrets, and whoever looks may keep a copy in a notebook.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import psutil
 
-#: More of a command than anybody reads.
-COMMAND_LENGTH = 200
+#: More of a name than anybody reads.
+LONGEST_NAME = 60
 
 
 class Names:
@@ -39,11 +44,26 @@ def _told_by(row: Mapping[str, Any]) -> dict[str, Any]:
     try:
         process = psutil.Process(row["pid"])
         with process.oneshot():
-            words = process.cmdline() or [process.name()]
             return {
                 "user": process.username(),
-                "command": " ".join(words)[:COMMAND_LENGTH],
+                "command": shown(process.cmdline() or [process.name()]),
                 "begun": process.create_time(),
             }
     except psutil.Error:
         return {}
+
+
+def shown(words: Sequence[str]) -> str:
+    """A program by name, with the script or module that an interpreter was given; no arguments."""
+    program, rest = PurePath(words[0]).name, list(words[1:])
+    if not program.startswith(("python", "pypy")):
+        return program[:LONGEST_NAME]
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option == "-m" and rest:
+            return f"{program} -m {rest[0]}"[:LONGEST_NAME]
+        if option == "-c":
+            return f"{program} -c"
+        if option in ("-W", "-X") and rest:
+            rest.pop(0)
+    return f"{program} {PurePath(rest[0]).name}"[:LONGEST_NAME] if rest else program

@@ -15,8 +15,10 @@ from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.lifecycle import apply
 from jupyter_gpugate.core.model import (
     GB,
+    VRAM,
     AttemptOutcome,
     EndReport,
+    Enforcement,
     Family,
     Grant,
     Observation,
@@ -187,7 +189,7 @@ class Simulation:
         """End a live run at once, as its run side would."""
         run = self.runs.get(run_id)
         if run is not None:
-            self._end(run, AttemptOutcome.CANCELLED, "cancelled")
+            self._end(run, AttemptOutcome.CANCELLED, reason="cancelled")
         else:
             self.posted.append(ev.Withdrawn(self.now, run_id))
 
@@ -225,11 +227,15 @@ class Simulation:
     def _live(self, run: SimulatedRun) -> None:
         age = self.now - run.started_at
         if age >= run.behaviour.lasts_s:
-            self._end(run, run.behaviour.outcome, "")
+            self._end(run, run.behaviour.outcome)
+            return
+        wanted = run.behaviour.vram(age)
+        caps = run.grant.caps.values() if run.grant.enforcement is Enforcement.ENFORCED else ()
+        if any(wanted > cap for cap in caps):
+            self._end(run, AttemptOutcome.OOM, oom_resource=VRAM, oom_evidence="own_cap")
             return
         run.worker.ram_bytes = run.behaviour.ram(age)
-        for uuid in run.grant.devices:
-            run.worker.gpu_bytes[uuid] = run.behaviour.vram(age)
+        run.worker.gpu_bytes.update(dict.fromkeys(run.grant.devices, wanted))
         held = run.worker.ram_bytes + run.supervisor.ram_bytes
         run.peak_ram = max(run.peak_ram, held)
         self.posted.append(
@@ -245,13 +251,13 @@ class Simulation:
             )
         )
 
-    def _end(self, run: SimulatedRun, outcome: AttemptOutcome, reason: str) -> None:
+    def _end(self, run: SimulatedRun, outcome: AttemptOutcome, **how: str) -> None:
         del self.runs[run.grant.run_id]
         self.machine.kill(run.supervisor.key)
         self.machine.kill(run.worker.key, self.now, self.returns_after_s)
         end = EndReport(
             outcome,
-            reason,
+            **how,  # type: ignore[arg-type]
             episodes_done=run.request.setting.episodes,
             peaks=Peaks(ram_bytes=run.peak_ram, ram_meter="pss", ram_covered=True),
             duration_s=self.now - run.started_at,

@@ -221,16 +221,27 @@ class LeaseRequestHandler(SocketHandler):
             self.set_header("Retry-After", "30")
             self.fail(429, "queue_full", full)
             return
-        await self.gate.record(ev.Requested(self.gate.now(), request, message.run_side))
+        # Those that are just being written down count as well: many may ask at once.
+        self._asking[request.run_id] = request
+        try:
+            await self.gate.record(ev.Requested(self.gate.now(), request, message.run_side))
+        finally:
+            self._asking.pop(request.run_id, None)
         self.finish({"status": "queued"})
+
+    @property
+    def _asking(self) -> dict[str, Request]:
+        asking: dict[str, Request] = self.settings.setdefault("asking", {})
+        return asking
 
     def _queue_is_full(self, request: Request) -> str | None:
         state = self.gate.state
         if request.run_id in state.queue or request.run_id in state.leases:
             return None
-        if len(state.queue) >= state.traits.max_queued:
-            return f"{len(state.queue)} runs are queued here, the most this gate takes"
-        own = sum(1 for q in state.queue.values() if q.request.owner == request.owner)
+        queued = {r: waiting.request for r, waiting in state.queue.items()} | self._asking
+        if len(queued) >= state.traits.max_queued:
+            return f"{len(queued)} runs are queued here, the most this gate takes"
+        own = sum(1 for other in queued.values() if other.owner == request.owner)
         if own >= state.traits.max_queued_per_user:
             return f"{own} of your runs are queued, the most that one user may have"
         return None
@@ -267,8 +278,8 @@ class PresenceHandler(SocketHandler):
 
     def _news(self, message: PresenceMessage) -> dict[str, Any]:
         state = self.gate.state
-        grants = [
-            self.grant_of(lease)
+        granted = [
+            lease
             for lease in state.leases.values()
             if lease.run_side == message.run_side
             and lease.phase is Phase.GRANTED
@@ -279,7 +290,11 @@ class PresenceHandler(SocketHandler):
             for r in message.run_ids
             if r in state.ended
         ]
-        return {"grants": grants, "ended": ended}
+        return {
+            "grants": [self.grant_of(lease) for lease in granted],
+            "estimates": {lease.run_id: to_json(lease.estimate) for lease in granted},
+            "ended": ended,
+        }
 
     def grant_of(self, lease: Lease) -> dict[str, Any]:
         """A lease as the `Grant` that made it."""

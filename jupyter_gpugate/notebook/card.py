@@ -87,7 +87,7 @@ def rows(run: Json) -> list[Row]:
     by_status = {"queued": _queued_rows, "active": _active_rows, "ended": _ended_rows}
     chosen = by_status.get(str(run.get("status")), _queued_rows)
     ended = run.get("status") == "ended"
-    return [*chosen(run), *_estimate_rows(run), *(() if ended else _command_rows(run))]
+    return [*chosen(run), *_estimate_rows(run, ended=ended), *(() if ended else _command_rows(run))]
 
 
 def _queued_rows(run: Json) -> Iterator[Row]:
@@ -102,8 +102,9 @@ def _queued_rows(run: Json) -> Iterator[Row]:
 
 def _active_rows(run: Json) -> Iterator[Row]:
     devices = run.get("devices") or ()
-    yield from _episode_rows(run)
-    yield from _memory_rows(run)
+    if run.get("phase") != "ending":  # there is nothing more to be read of it
+        yield from _episode_rows(run)
+        yield from _memory_rows(run)
     cap = _cap(run)
     if cap:
         yield Row("cap", cap)
@@ -126,6 +127,8 @@ def _ended_rows(run: Json) -> Iterator[Row]:
     for name, peak in (run.get("peaks") or {}).items():
         charged = f" of {words.mb(charges[name])} charged" if name in charges else ""
         yield Row("peak", f"{words.resource(name, devices)} {words.mb(peak)}{charged}")
+    if run.get("basis"):
+        yield Row("admitted", words.admitted(run["basis"], devices))
     for warning in run.get("warnings") or ():
         yield Row("warning", str(warning))
     kill: Json = run.get("kill") or {}
@@ -168,11 +171,13 @@ def _cap(run: Json) -> str:
     return f"{sizes}, {effect}"
 
 
-def _estimate_rows(run: Json) -> Iterator[Row]:
+def _estimate_rows(run: Json, *, ended: bool) -> Iterator[Row]:
+    """Each number with its origin; once a run has been measured, what was unknown is no news."""
     label = "estimate"
     for term in (run.get("estimate") or {}).get("terms") or ():
-        yield Row(label, words.term(term))
-        label = ""
+        if not ended or term.get("need_bytes") is not None:
+            yield Row(label, words.term(term))
+            label = ""
 
 
 def _command_rows(run: Json) -> Iterator[Row]:

@@ -11,6 +11,10 @@ from jupyter_gpugate.notebook.words import Json
 
 Table = Sequence[Sequence[str]]
 
+#: Where the gate stops trying.
+MOST_WORKERS_TRIED: Final = 64
+#: A cell this short is a number with its unit, and is not broken into two lines.
+_SHORT: Final = 24
 _CELL: Final = "text-align:left;vertical-align:top;padding:0 14px 0 0"
 
 
@@ -55,6 +59,10 @@ def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
         yield "waiting", [head, *(_queued(row) for row in queued)]
     if not running and not queued:
         yield "no run is live and none is waiting", []
+    lingering = [row for row in snapshot.get("lingering") or () if row.get("held_bytes")]
+    if lingering:
+        head = ["run", "not given back yet"]
+        yield "runs that have ended", [head, *(_lingering(row, devices) for row in lingering)]
     external = [row for row in snapshot.get("external") or () if row.get("held_bytes")]
     if external:
         largest = sorted(external, key=lambda row: -row["held_bytes"])[:10]
@@ -76,7 +84,9 @@ def estimate_parts(answer: Json) -> Iterator[tuple[str, Table]]:
     if ignored:
         yield f"shown not to change it: {', '.join(ignored)}", []
     if answer.get("max_workers"):
-        yield f"up to {answer['max_workers']} workers fit now", []
+        most = answer["max_workers"]
+        more = " or more" if most >= MOST_WORKERS_TRIED else ""
+        yield f"up to {most}{more} workers fit now", []
     if answer.get("would_start") is not None:
         reasons = answer.get("reasons") or ()
         because = f": {words.why(reasons[0])}" if reasons else ""
@@ -87,6 +97,7 @@ def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:
     """Say in sentences what can be measured and enforced here, and why not."""
     yield "measured", [[line] for line in _measured(answer)]
     yield "enforced", [[line] for line in _ENFORCED]
+    yield "how long runs live", [[line] for line in _LIVES]
     if not answer.get("reach"):
         yield "no gate is running for this user; the first run starts one", []
 
@@ -156,13 +167,20 @@ def _queued(row: Json) -> list[str]:
     ]
 
 
+def _lingering(row: Json, devices: Sequence[Json]) -> list[str]:
+    where = words.resource(str(row.get("resource", "")), devices)
+    return [str(row.get("run_id", "")), f"{where} {words.mb(row.get('held_bytes'))}"]
+
+
 def _external(row: Json, devices: Sequence[Json]) -> list[str]:
+    nobody = not row.get("pid")
+    what = row.get("command") or row.get("note") or ""
     return [
         words.mb(row.get("held_bytes")),
         words.resource(str(row.get("resource", "")), devices),
-        str(row.get("pid", "")),
+        "" if nobody else str(row["pid"]),
         str(row.get("user") or ""),
-        str(row.get("command") or row.get("note") or ""),
+        "memory that no process accounts for" if nobody else str(what),
     ]
 
 
@@ -186,6 +204,12 @@ _ENFORCED: Final = (
     "JAX, TensorFlow and vLLM are told their cap by environment variables and may exceed it.",
     "Other programs have no cap: they are watched, and charged for what they hold.",
     "RAM is checked before a run starts and watched while it runs; it is never capped.",
+)
+
+_LIVES: Final = (
+    "A run goes on when its notebook, its Jupyter server or its gate ends; a later gate adopts it.",
+    "A service manager that ends a server's whole control group, as systemd does, ends its runs too.",
+    "A cancel stops a run's whole process tree, also what has left its session or process group.",
 )
 
 
@@ -237,13 +261,20 @@ def _aligned(table: Table) -> Iterator[str]:
         yield "  " + "  ".join(cells).rstrip()
 
 
+def _cell(text: str) -> str:
+    style = f"{_CELL};white-space:nowrap" if len(text) <= _SHORT else _CELL
+    return f'<td style="{style}">{escape(text)}</td>'
+
+
 def _one_line(cell: str) -> str:
     return "".join(char if char.isprintable() else " " for char in cell)
 
 
 def _html_table(table: Table) -> str:
     rows = "".join(
-        "<tr>" + "".join(f'<td style="{_CELL}">{escape(cell)}</td>' for cell in row) + "</tr>"
+        "<tr>"
+        + "".join(f'<td style="{_style(cell)}">{escape(cell)}</td>' for cell in row)
+        + "</tr>"
         for row in table
     )
     return f"<table>{rows}</table>"

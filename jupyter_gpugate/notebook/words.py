@@ -79,7 +79,10 @@ def ended(run: Json) -> str:
 def admitted(basis: Json, devices: Iterable[Json]) -> str:
     """By what right each resource was charged."""
     known = list(devices)
-    parts = [f"{resource(r, known)} {_BASES.get(str(b), b)}" for r, b in basis.items()]
+    by_basis: dict[str, list[str]] = {}
+    for name, rung in basis.items():
+        by_basis.setdefault(str(rung), []).append(resource(name, known))
+    parts = [f"{' and '.join(r)} {_BASES.get(rung, rung)}" for rung, r in by_basis.items()]
     return "; ".join(parts)
 
 

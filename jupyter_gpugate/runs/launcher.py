@@ -170,6 +170,8 @@ class Launcher:
             if record is None or record.status == ENDED:
                 await self._attempts.decline(grant, "no longer wanted", RunEnd.CANCELLED)
             else:
+                estimate = news["estimates"].get(grant.run_id)
+                record.summary = {**record.summary, "estimate": estimate}
                 self._attempts.start(record, grant)
         for data in news["ended"]:
             record = self._records.get(data["run_id"])

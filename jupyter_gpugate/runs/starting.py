@@ -36,7 +36,7 @@ PASSING = frozenset(
     }
 )
 #: What a launch says of its grant, for people to read.
-GRANTED = ("attempt", "devices", "charges", "basis", "caps", "enforcement")
+GRANTED = ("attempt", "devices", "charges", "basis", "caps", "enforcement", "estimate")
 
 
 async def begin(record: Record, attempt: int, launch: Mapping[str, Any]) -> ProcessName:
@@ -74,6 +74,7 @@ def launch_of(record: Record, grant: Grant, socket: Path, grace_s: float) -> dic
         "devices": list(grant.devices),
         "charges": dict(grant.charges),
         "basis": to_json(grant.basis),
+        "estimate": record.summary.get("estimate"),
         "caps": dict(grant.caps),
         "device_totals": dict(grant.device_totals),
         "enforcement": grant.enforcement.value,

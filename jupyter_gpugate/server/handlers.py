@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from jupyter_gpugate.server.host import Host
 
 LONGEST_POLL_S = 60.0
+#: A gate that takes up what is on the disk is waited for so long.
+STARTING_S = 20.0
 PAGE = 100
 
 
@@ -57,10 +60,12 @@ class ApiHandler(RequestHandler):
             raise HTTPError(503, "the gate is starting")
         return self.host.launcher
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         self.host.touched_at = boot_time()
         if peer_uid(self) not in (os.getuid(), 0):
             raise HTTPError(403, "this socket belongs to another user")
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.host.led.wait(), STARTING_S)
 
     def fail(self, status: int, error: str, message: str, /, **detail: Any) -> None:
         self.set_status(status)
@@ -360,8 +365,7 @@ class CalibrationsHandler(ApiHandler):
 class NothingHere(ApiHandler):
     """Any other path."""
 
-    async def prepare(self) -> None:  # type: ignore[override]
-        await asyncio.sleep(0)
+    async def prepare(self) -> None:
         self.fail(404, "not_found", f"there is nothing at {self.request.path}")
 
 

@@ -89,6 +89,7 @@ class Host:
         self.fault = ""  # why nobody can be asked here
         self.touched_at = boot_time()  # the last request of anybody
         self.ready = asyncio.Event()
+        self.led = asyncio.Event()  # this process has all runs at hand
         self._lock = GateLock(settings.state / "gate.lock")
         self._held = contextlib.AsyncExitStack()  # what leading has opened, to be closed again
         self._following: asyncio.Task[None] | None = None
@@ -116,6 +117,7 @@ class Host:
             await self._held.aclose()
         except JournalError as error:
             self.log.warning("%s", error)
+        self.led.clear()
         self.gate = self.launcher = None
         if unfinished and successor:
             self._start_successor()
@@ -172,6 +174,7 @@ class Host:
         await launcher.start()
         # Whoever asked for a run before all are known would be told that there is none.
         self.gate, self.launcher = gate, launcher
+        self.led.set()
 
     async def _listen(self, gate: GateLoop) -> None:
         routes = [*lease_routes(gate, self.owner), *api_routes(self)]

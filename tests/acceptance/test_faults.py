@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from tests.fake_nvml import GB, HOLDER, StandIn
 from tests.served import Answer, Places, Served, until
+from tests.stranger import stranger
 
 MB = 1 << 20
 LISTS = ("nvmlDeviceGetCompute*", "nvmlDeviceGetGraphics*", "nvmlDeviceGetMPS*")
@@ -41,6 +43,17 @@ def measured(server: Served, *uuids: str) -> bool:
 def unmeasured(server: Served, *uuids: str) -> bool:
     """Whether it has a number for none of them."""
     return not set(uuids) & set(server.queue()["free_bytes"])
+
+
+def shows(server: Served, free: dict[str, int]) -> bool:
+    """Whether the newest snapshot has just these bytes free on these devices."""
+    return bool(free.items() <= server.queue()["free_bytes"].items())
+
+
+def counts(server: Served, order: tuple[str, ...]) -> bool:
+    """Whether it counts the devices in this order."""
+    devices = server.queue()["devices"]
+    return {device["index"]: device["uuid"] for device in devices} == dict(enumerate(order))
 
 
 # -- the driver -----------------------------------------------------------------------------------
@@ -96,8 +109,8 @@ def test_a_driver_that_gives_no_answer_holds_up_gpu_runs_alone(
     waits = gpu_server.submit("waits", holding(2), hints=hints)
     row = gpu_server.waiting(waits, "stale")
     assert row["reasons"][0]["numbers"]["age_ms"] > 3000
-    (reader,) = [r for r in gpu_server.queue()["readers"] if r["name"] == "gpu"]
-    assert reader["fault"]["code"] == {"hang": "timeout", "crash": "crash"}[fault]
+    found = until(lambda: _fault_of_reader(gpu_server), "the reader says what is wrong")
+    assert found["code"] == {"hang": "timeout", "crash": "crash"}[fault]
     assert gpu_server.completed("plain", "print('RAM is enough')", gpus=0)["end"] == "completed"
     assert gpu_server.run(live)["phase"] == "running"
     assert gpu_server.run(waits)["status"] == "queued"
@@ -105,6 +118,11 @@ def test_a_driver_that_gives_no_answer_holds_up_gpu_runs_alone(
     gpus.heal()  # all of the above was answered before the driver let go
     release.touch()
     assert [gpu_server.ended(run)["end"] for run in (waits, live)] == ["completed"] * 2
+
+
+def _fault_of_reader(server: Served) -> Any:
+    (fault,) = [r["fault"] for r in server.queue()["readers"] if r["name"] == "gpu"]
+    return fault
 
 
 @pytest.mark.behaviour(28, 51, 72, 118)
@@ -148,19 +166,17 @@ def test_the_gpu_that_is_asked_about_is_the_one_that_is_read(
     """
     full, empty = gpus.uuid(0), gpus.uuid(1)
     hints = {"vram_bytes": 10 * GB}
-    with subprocess.Popen(["sleep", "1000"]) as stranger:
-        gpus.hold(stranger.pid, full, 20 * GB)
+    with stranger() as pid:
+        gpus.hold(pid, full, 20 * GB)
         for order in ((full, empty), (empty, full)):
             gpus.reorder(*order)
             free = {full: gpus.state().free_bytes(full), empty: gpus.state().free_bytes(empty)}
-            until(lambda free=free: free.items() <= gpu_server.queue()["free_bytes"].items())
-            shown = {device["uuid"]: device["index"] for device in gpu_server.queue()["devices"]}
-            assert shown == {uuid: index for index, uuid in enumerate(order)}
+            until(partial(shows, gpu_server, free), "what is free is seen")
+            until(partial(counts, gpu_server, order), "and so is the order")
             row = gpu_server.completed(f"asks-{order.index(empty)}", holding(9), hints=hints)
             assert [device["uuid"] for device in row["devices"]] == [empty]
             assert gpu_server.output(row["run_id"]).strip() == empty
             assert row["peaks"][empty] == 9 * GB
-        stranger.kill()
     gpus.reorder(full, empty)
 
 
@@ -169,8 +185,7 @@ def test_a_full_gpu_is_a_gpu(gpu_server: Served, gpus: StandIn) -> None:
     """With 0 bytes free a run that says nothing of GPUs still asks for one, and waits for it."""
     for index in (0, 1):
         gpus.change(index, unlisted=24 * GB)
-    full = {gpus.uuid(0): 0, gpus.uuid(1): 0}
-    until(lambda: full.items() <= gpu_server.queue()["free_bytes"].items(), "both are full")
+    until(partial(shows, gpu_server, {gpus.uuid(0): 0, gpus.uuid(1): 0}), "both are full")
     waits = gpu_server.submit("waits", holding(1), hints={"vram_bytes": 2 * GB})
     row = gpu_server.waiting(waits, "external_holds")
     assert row["reasons"][0]["numbers"]["free_bytes"] == 0
@@ -282,7 +297,7 @@ def test_a_full_disk_for_runs_refuses_submits_and_harms_no_run(
     """With no room for run directories submits are refused with the reason, live runs go on and
     end, and nothing half-written is left or read; with room again all goes on by itself.
     """
-    disk = small_disk("runs")
+    disk = small_disk("run-directories")
     options = f"--GpuGate.runs_directory={disk.path / 'runs'}"
     server = start(options)
     releases = [tmp_path / "first", tmp_path / "second"]
@@ -323,7 +338,7 @@ def test_a_full_disk_for_the_journal_refuses_submits_and_harms_no_run(
     """While the journal cannot grow, submits are refused with the reason and nothing starts, live
     runs go on and end; with room again all goes on by itself, and a restart finds every end.
     """
-    disk = small_disk("state")
+    disk = small_disk("journal")
     options = f"--GpuGate.state_directory={disk.path}"
     server = start(options)
     release = tmp_path / "release"

@@ -9,7 +9,6 @@ import random
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ import pytest
 from jupyter_gpugate.core.protocol import API_PATH
 from jupyter_gpugate.runs.processes import ProcessName, boot_id, is_alive, start_ticks
 from tests.served import PATIENCE_S, Answer, Places, Served, until
+from tests.stranger import running, stranger
 
 GB = 1 << 30
 
@@ -142,11 +142,10 @@ def test_a_killed_server_takes_nothing_with_it(
     queued = [first.submit(f"waits-{n}", notes.cell("queue")) for n in range(2)]
     environment = {"PATH": os.environ["PATH"], "MARK": "of its own"}
     queued.append(first.submit("waits-2", notes.cell("queue"), environment=environment))
-    with subprocess.Popen(["sleep", "1000"]) as kernel:
+    with stranger() as kernel:
         forsaken = first.submit("forsaken", notes.cell("queue"), kernel=_as_kernel(kernel))
         assert waiting_ids(first) == [*queued, forsaken]
         first.kill()
-        kernel.kill()
 
     assert all(is_alive(process) for tree in trees.values() for process in tree)
     os.kill(trees["orphan"][0].pid, signal.SIGKILL)
@@ -184,9 +183,9 @@ def test_a_killed_server_takes_nothing_with_it(
     assert sorted(notes.ran()) == sorted([*live.values(), *queued])  # each once
 
 
-def _as_kernel(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    ticks = start_ticks(process.pid)
-    return {"pid": process.pid, "start_ticks": ticks, "boot_id": boot_id(), "notebook": "a.ipynb"}
+def _as_kernel(pid: int) -> dict[str, Any]:
+    ticks = start_ticks(pid)
+    return {"pid": pid, "start_ticks": ticks, "boot_id": boot_id(), "notebook": "a.ipynb"}
 
 
 @pytest.mark.behaviour(15, 19)
@@ -272,6 +271,36 @@ def test_a_second_server_forwards_and_takes_over(
     assert sorted(notes.ran()) == sorted([live, *waits])
 
 
+@pytest.mark.behaviour(19, 56)
+def test_a_damaged_journal_costs_no_run(
+    places: Places, notes: Notes, start: Callable[..., Served]
+) -> None:
+    """A journal that is no database any more is moved aside: history stays, a live run goes on to
+    its end, and what waited waits again in its order and runs once.
+    """
+    first = start()
+    past = first.completed("past", "pass")
+    live = first.submit("live", notes.cell("live"))
+    tree = tree_of(first, live)
+    first.ask("POST", "/drain", {})
+    queued = [first.submit(f"waits-{n}", notes.cell("live")) for n in range(3)]
+    first.kill()
+    journal = places.root / "state" / "gpugate" / "gate.sqlite"
+    for path in journal.parent.glob("gate.sqlite*"):
+        path.write_bytes(b"no database" * 1000)
+
+    second = start()
+    assert list(journal.parent.glob("gate.sqlite.corrupt-*"))
+    assert second.run(past["run_id"])["end"] == "completed"
+    until(lambda: set(notes.ran()) == {live, *queued}, "what waited is started")
+    fences = [first_fence(second, run) for run in queued]
+    assert fences == sorted(fences)
+    assert all(is_alive(process) for process in tree)
+    notes.end("live")
+    assert [second.ended(run)["end"] for run in (live, *queued)] == ["completed"] * 4
+    assert sorted(notes.ran()) == sorted([live, *queued])
+
+
 # -- a supervisor is killed -----------------------------------------------------------------------
 
 STRAYS = """
@@ -307,15 +336,14 @@ def test_a_run_whose_notebook_is_gone_does_not_wait_for_it(
 ) -> None:
     """When the kernel of a waiting cell ends, its run is withdrawn, unless it was detached."""
     server = shared_server
-    with subprocess.Popen(["sleep", "1000"]) as process:
-        kernel = _as_kernel(process)
+    with stranger() as pid:
+        kernel = _as_kernel(pid)
         live = server.submit("live", notes.cell("live"), kernel=kernel)
         server.active(live)
         server.ask("POST", "/drain", {})
         waits = server.submit("waits", "pass", kernel=kernel)
         detached = server.submit("detached", "pass", kernel=kernel, detach=True)
         assert waiting_ids(server) == [waits, detached]
-        process.kill()
     row = server.ended(waits)
     assert (row["end"], row["exit_reason"]) == ("cancelled", "the notebook's kernel is gone")
     assert waiting_ids(server) == [detached]
@@ -488,11 +516,10 @@ def test_kills_at_any_moment_lose_and_repeat_nothing(
     submitter = Submitter(places, notes, runs, random.Random(seed))
     log = (places.root / "host.log").open("wb")
     for _ in range(kills):
-        with subprocess.Popen(command, env=places.environ(), stderr=log) as host:
+        with running(command, env=places.environ(), stderr=log):
             if rng.random() < 0.7:  # the rest die while they take up what is on the disk
                 until(lambda: ask_host(places, "GET", "/queue"), "the host answers")
             time.sleep(rng.uniform(0, 0.7))
-            host.kill()
     log.close()
 
     server = start()

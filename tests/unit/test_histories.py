@@ -107,7 +107,11 @@ class History:
                 outcome=dice.choice(ends),
             ),
             source=f"v{dice.randrange(2)}",
-            setting=Setting(workers=dice.choice([1, 1, 2]), episodes=episodes),
+            setting=Setting(
+                workers=dice.choice([1, 1, 2]),
+                episodes=episodes,
+                runtime=dice.choice(["", "torch 2.4"]),
+            ),
             gpus=dice.choice([0, 1, 1, 1, 2]),
             owner=dice.choice(["ada", "bob"]),
             hints=Hints(vram_bytes=size or None) if dice.random() < 0.2 else Hints(),

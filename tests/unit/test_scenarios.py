@@ -6,12 +6,23 @@ import pytest
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Check
-from jupyter_gpugate.core.model import GB, MB, RAM, Basis, Fault, Setting
+from jupyter_gpugate.core.model import (
+    GB,
+    MB,
+    RAM,
+    AttemptOutcome,
+    Basis,
+    Fault,
+    Hints,
+    RunEnd,
+    Setting,
+)
 from jupyter_gpugate.core.state import MACHINE, Traits
 from jupyter_gpugate.gate.simulation import Behaviour, ramp
 from tests.simulated import CheckedSimulation, devices
 
 GPU = "GPU-0"
+TORCH = Setting(workers=1, runtime="torch 2.4")
 
 
 def why(simulation: CheckedSimulation, run_id: str) -> Check | None:
@@ -21,12 +32,16 @@ def why(simulation: CheckedSimulation, run_id: str) -> Check | None:
     return reasons[0].check if reasons else None
 
 
+def ended(simulation: CheckedSimulation, run_id: str) -> None:
+    """Step until a run has ended."""
+    simulation.until(lambda: run_id in simulation.ended)
+
+
 def learned(
     simulation: CheckedSimulation, name: str, behaviour: Behaviour, **fields: object
 ) -> None:
     """Run an eval once, so that the next one is calibrated."""
-    run_id = simulation.submit(name, behaviour, **fields)
-    simulation.until(lambda: run_id in simulation.ended)
+    ended(simulation, simulation.submit(name, behaviour, **fields))
     simulation.step()
 
 
@@ -148,7 +163,7 @@ def test_a_needs_estimate_does_not_creep_when_allocators_fill_their_cap() -> Non
         charges.append(simulation.granted[-1][1].charges[GPU])
         simulation.behaviours[run_id] = filling = Behaviour(20, vram=ramp(cap))
         simulation.runs[run_id].behaviour = filling
-        simulation.until(lambda run_id=run_id: run_id in simulation.ended)
+        ended(simulation, run_id)
         simulation.step()
     assert max(charges[1:]) <= charges[0]
     assert len(set(charges[2:])) == 1
@@ -160,7 +175,7 @@ def test_seeds_do_not_make_an_eval_unknown() -> None:
     for seed in range(100):
         setting = Setting(workers=1, parameters=(("seed", str(seed)),))
         run_id = simulation.submit("seeds", Behaviour(5, vram=ramp(3 * GB)), setting=setting)
-        simulation.until(lambda run_id=run_id: run_id in simulation.ended)
+        ended(simulation, run_id)
         simulation.step()
     bases = [grant.basis[GPU] for _, grant in simulation.granted]
     assert bases[0] is Basis.WATCH
@@ -328,27 +343,17 @@ def test_a_device_that_is_gone_is_missing_and_not_forgotten() -> None:
 
 def test_the_declared_ledger_is_in_force_only_where_nothing_is_measured() -> None:
     """With usable_vram_bytes an unmeasurable GPU admits by the sum of declared numbers."""
-    from jupyter_gpugate.core.model import Hints
-
     simulation = CheckedSimulation(devices(), Traits(usable_vram_bytes={GPU: 20 * GB}))
     simulation.step()
     simulation.machine.faults[GPU] = Fault("NOT_SUPPORTED", "no memory info", simulation.now)
     hints = Hints(vram_bytes=8 * GB)
     runs = [simulation.submit(f"r{n}", Behaviour(30), hints=hints) for n in range(3)]
     silent = simulation.submit("silent", Behaviour(30))
-    simulation.machine.sample(simulation.now)
-    Simulation_step_without_room_check(simulation)
+    simulation.step()
     assert [run in simulation.runs for run in runs] == [True, True, False]
     assert simulation.granted[0][1].basis[GPU] is Basis.DECLARED
     assert why(simulation, runs[2]) is Check.FIT
     assert why(simulation, silent) is Check.UNMEASURED
-
-
-def Simulation_step_without_room_check(simulation: CheckedSimulation) -> None:
-    """Where nothing is measured, measured room says nothing."""
-    from jupyter_gpugate.gate.simulation import Simulation
-
-    Simulation.step(simulation)
 
 
 def test_a_gate_that_is_killed_goes_on_where_it_was() -> None:
@@ -374,10 +379,7 @@ def test_a_full_disk_refuses_submits_and_harms_no_run() -> None:
     simulation.journal.broken = "no space left on device"
     refused = simulation.submit("b", Behaviour(10))
     simulation.submitted.discard(refused)
-    from jupyter_gpugate.gate.simulation import Simulation
-
-    for _ in range(15):
-        Simulation.step(simulation)
+    simulation.steps(15)
     assert refused not in simulation.state.queue
     assert first in simulation.ended
     assert first not in simulation.state.leases
@@ -386,3 +388,111 @@ def test_a_full_disk_refuses_submits_and_harms_no_run() -> None:
     simulation.step()
     assert simulation.granted[-1][1].run_id == later
     assert simulation.granted[-1][1].basis[GPU] is Basis.CALIBRATED
+
+
+def test_a_run_that_hits_its_own_cap_is_given_more_the_next_time() -> None:
+    """An unknown run of 16 GB is capped at half the device; its second run is charged 1.5 times
+    that, completes, and the third is charged what was measured.
+    """
+    simulation = CheckedSimulation(devices())
+    large = Behaviour(20, vram=ramp(16 * GB, after_s=3))
+    first = simulation.submit("large", large, setting=TORCH)
+    ended(simulation, first)
+    assert simulation.state.ended[first].end is RunEnd.OOM
+    second = simulation.submit("large", large, setting=TORCH)
+    ended(simulation, second)
+    simulation.step()
+    assert simulation.granted[-1][1].charges[GPU] == 18 * GB
+    assert simulation.state.ended[second].end is RunEnd.COMPLETED
+    third = simulation.submit("large", large, setting=TORCH)
+    simulation.step()
+    assert simulation.granted[-1][1].run_id == third
+    assert simulation.granted[-1][1].basis[GPU] is Basis.CALIBRATED
+    assert 16 * GB < simulation.granted[-1][1].charges[GPU] <= 18 * GB
+
+
+def test_a_run_whose_processes_are_gone_is_lost_and_charged_until_then() -> None:
+    """Its heartbeats stop: for 15 s the charge stands, then it is lost, and others start."""
+    simulation = CheckedSimulation(devices())
+    learned(simulation, "big", Behaviour(10, vram=ramp(18 * GB)))
+    run_id = simulation.submit("big", Behaviour(500, vram=ramp(18 * GB)))
+    simulation.steps(5)
+    simulation.lose(run_id)
+    waits = simulation.submit("big", Behaviour(10, vram=ramp(18 * GB)))
+    simulation.steps(10)
+    assert why(simulation, waits) is Check.FIT
+    simulation.until(lambda: waits in simulation.runs, most=20)
+    assert simulation.state.ended[run_id].end is RunEnd.LOST
+
+
+def test_grants_that_reach_nobody_go_back_once_and_then_fail() -> None:
+    """A grant that is not started in time is tried again in its place, and then never."""
+    simulation = CheckedSimulation(devices())
+    simulation.starts_runs = False
+    run_id = simulation.submit("a", Behaviour(10))
+    simulation.steps(35)
+    assert [grant.run_id for _, grant in simulation.granted] == [run_id, run_id]
+    simulation.until(lambda: run_id in simulation.state.ended, most=40)
+    ended_so = simulation.state.ended[run_id]
+    assert (ended_so.end, ended_so.reason) == (RunEnd.FAILED, "never_started")
+
+
+def test_requests_of_an_absent_run_side_are_parked_in_their_place() -> None:
+    """They are granted nothing while it is away, and go on where they stood."""
+    simulation = CheckedSimulation(devices())
+    blocker = simulation.submit("one", Behaviour(60, vram=ramp(GB)), exclusive=True)
+    simulation.step()
+    waits = simulation.submit("two", Behaviour(10))
+    simulation.is_present = False
+    simulation.until(lambda: blocker in simulation.ended)
+    simulation.steps(5)
+    assert why(simulation, waits) is Check.PARKED
+    simulation.is_present = True
+    simulation.until(lambda: waits in simulation.runs, most=3)
+
+
+def test_an_exclusive_run_does_not_starve_behind_small_ones() -> None:
+    """Not even in the seconds in which the last run's memory is not back yet."""
+    simulation = CheckedSimulation(devices())
+    simulation.returns_after_s = 6
+    learned(simulation, "small", Behaviour(10, vram=ramp(2 * GB)))
+    learned(simulation, "large", Behaviour(10, vram=ramp(20 * GB)))
+    simulation.steps(10)
+    small = Behaviour(25, vram=ramp(2 * GB))
+    simulation.submit("small", small)
+    simulation.steps(5)
+    alone = simulation.submit("large", Behaviour(10, vram=ramp(20 * GB)), exclusive=True)
+    for _ in range(60):
+        simulation.submit("small", small)
+        simulation.step()
+    assert alone in simulation.ended or alone in simulation.runs
+
+
+def test_a_large_need_of_ram_alone_does_not_starve() -> None:
+    """A run without GPUs heads the RAM like any other its device."""
+    simulation = CheckedSimulation(traits=Traits(head_after_s=60), ram_bytes=64 * GB)
+    learned(simulation, "large", Behaviour(10, ram=ramp(45 * GB)), gpus=0)
+    learned(simulation, "small", Behaviour(10, ram=ramp(10 * GB)), gpus=0)
+    small = Behaviour(40, ram=ramp(10 * GB))
+    for _ in range(4):
+        simulation.submit("small", small, gpus=0)
+        simulation.steps(8)
+    large = simulation.submit("large", Behaviour(10, ram=ramp(45 * GB)), gpus=0)
+    for second in range(200):
+        if second % 8 == 0:
+            simulation.submit("small", small, gpus=0)
+        simulation.step()
+        if large in simulation.runs:
+            break
+    assert large in simulation.runs
+
+
+def test_what_failed_teaches_a_lower_bound_and_no_need() -> None:
+    """After a failure the next run is watched again, at no less than 1.5 times what was seen."""
+    simulation = CheckedSimulation(devices())
+    failing = Behaviour(10, vram=ramp(10 * GB), outcome=AttemptOutcome.FAILED)
+    learned(simulation, "fails", failing)
+    simulation.submit("fails", failing)
+    simulation.step()
+    grant = simulation.granted[-1][1]
+    assert (grant.basis[GPU], grant.charges[GPU]) == (Basis.WATCH, 15 * GB)

@@ -1,0 +1,62 @@
+"""Every value of the core goes through JSON and comes back, and a wrong field is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpugate.core.events import EVENT_TYPES
+from jupyter_gpugate.core.model import Grant, Observation, Request, Sample
+from jupyter_gpugate.core.protocol import ProtocolError, from_json, to_json
+from jupyter_gpugate.core.state import Lease, Lingering, Queued, Traits
+
+KINDS = [*EVENT_TYPES.values(), Grant, Lease, Lingering, Observation, Queued, Request, Traits]
+#: What no field of a message may be.
+WRONG: tuple[Any, ...] = ({"no": ["such"]}, ["nothing", {"like": "it"}, None, 7.5])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_value_comes_back_from_json_as_it_was(kind: type, data: st.DataObject) -> None:
+    """Written and read again it is the same value, of the same kind, field by field."""
+    value = data.draw(st.from_type(kind))
+    text = json.dumps(to_json(value))
+    back: object = from_json(kind, json.loads(text))
+    assert type(back) is kind
+    assert json.dumps(to_json(back)) == text  # in JSON what is no number equals itself
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_field_that_is_wrong_is_named(kind: type, data: st.DataObject) -> None:
+    """Whichever field of a message is spoilt, the error says which one it was."""
+    message = json.loads(json.dumps(to_json(data.draw(st.from_type(kind)))))
+    name = data.draw(st.sampled_from(sorted(message)))
+    message[name] = data.draw(st.sampled_from(WRONG))
+    with pytest.raises(ProtocolError) as caught:
+        from_json(kind, message)
+    assert caught.value.field.split("[")[0].split(".")[:2] == ["message", name]
+    assert caught.value.problem
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@settings(max_examples=5)
+@given(data=st.data())
+def test_a_field_too_many_is_named(kind: type, data: st.DataObject) -> None:
+    """A misspelt option is an error and never ignored."""
+    message = to_json(data.draw(st.from_type(kind)))
+    with pytest.raises(ProtocolError, match=r"message\.misspelt: is not a field"):
+        from_json(kind, {**message, "misspelt": 1})
+
+
+@given(value=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+def test_no_data_whatever_is_taken_for_a_message(value: object) -> None:
+    """What is no object is refused as a whole, in words."""
+    with pytest.raises(ProtocolError, match="message: must be an object"):
+        from_json(Sample, value)
