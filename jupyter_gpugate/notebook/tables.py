@@ -208,7 +208,7 @@ _ENFORCED: Final = (
 
 _LIVES: Final = (
     "A run goes on when its notebook, its Jupyter server or its gate ends; a later gate adopts it.",
-    "A service manager that ends a server's whole control group, as systemd does, ends its runs too.",
+    "A service manager that ends a server's whole control group, like systemd, ends its runs too.",
     "A cancel stops a run's whole process tree, also what has left its session or process group.",
 )
 
@@ -271,10 +271,5 @@ def _one_line(cell: str) -> str:
 
 
 def _html_table(table: Table) -> str:
-    rows = "".join(
-        "<tr>"
-        + "".join(f'<td style="{_style(cell)}">{escape(cell)}</td>' for cell in row)
-        + "</tr>"
-        for row in table
-    )
+    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table)
     return f"<table>{rows}</table>"
