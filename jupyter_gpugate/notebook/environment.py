@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Optional
 
-#: Tokens of Jupyter, the Hub, its proxy and the gate; the user's own keys pass.
-_TOKENS: Final = re.compile(r"JUPYTERHUB_|JPY_|CONFIGPROXY_|JUPYTER_TOKEN|GPUGATE_TOKEN")
+from jupyter_gpugate.core.protocol import is_token
+
 _OF_A_RUN: Final = re.compile(r"GPUGATE_(RUN_ID|ATTEMPT|WORKERS?)$")
 _START_TICKS: Final = 19  # counted from the field after the command's closing bracket
 
@@ -20,7 +20,7 @@ def for_a_run(environ: Mapping[str, str], dropped: Iterable[str] = ()) -> dict[s
     return {
         name: value
         for name, value in environ.items()
-        if name not in unwanted and not _TOKENS.match(name)
+        if name not in unwanted and not is_token(name)
     }
 
 

@@ -23,7 +23,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_unix_socket
 from tornado.web import Application
 
-from jupyter_gpugate.core.protocol import from_json, to_json
+from jupyter_gpugate.core.protocol import from_json, is_token, to_json
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.clock import boot_id, boot_time
 from jupyter_gpugate.gate.journal import Journal, JournalError
@@ -200,7 +200,7 @@ class Host:
 
     def _start_successor(self) -> None:
         """A small process of the user's own that goes on with the queue."""
-        environ = {k: v for k, v in os.environ.items() if not k.startswith(("JUPYTERHUB_", "JPY_"))}
+        environ = {k: v for k, v in os.environ.items() if not is_token(k)}
         environ[SOCKET_VARIABLE] = str(self.settings.socket)
         settings = ["--settings", self.settings.as_text()]
         subprocess.Popen(
