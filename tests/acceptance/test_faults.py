@@ -203,29 +203,31 @@ def test_a_gpu_that_was_there_and_is_gone_is_missing(
     """
     uuid = stand_in.uuid(0)
     hints = {"vram_bytes": 3 * GB}
-    first = start()
-    until(lambda: measured(first, uuid), "the GPU is measured")
+    server = start()
+    until(lambda: measured(server, uuid), "the GPU is measured")
     stand_in.lose(0)
-    until(lambda: unmeasured(first, uuid), "the GPU is lost")
-    waits = [first.submit("waits", holding(2), hints=hints)]
-    first.waiting(waits[0], "missing")
-    first.kill()
+    until(lambda: unmeasured(server, uuid), "the GPU is lost")
+    lost = server.submit("waits", holding(2), hints=hints)
+    server.waiting(lost, "missing")
+    stand_in.heal()
+    assert server.ended(lost)["end"] == "completed"
 
+    server.kill()
     library, aside = stand_in.library, stand_in.library.with_name("aside")
     library.rename(aside)
-    second = start()
-    second.waiting(waits[0], "missing")
-    waits.append(second.submit("waits", holding(2), hints=hints))
-    second.waiting(waits[1], "missing")
-    assert [device["uuid"] for device in second.queue()["devices"]] == [uuid]
-    assert second.ask("POST", "/runs", {"name": "x", "source": "", "gpus": 2}).status == 400
-    second.completed("plain", "pass", gpus=0)
+    server = start()
+    missing = server.submit("waits", holding(2), hints=hints)
+    server.waiting(missing, "missing")
+    assert [device["uuid"] for device in server.queue()["devices"]] == [uuid]
+    assert server.ask("POST", "/runs", {"name": "x", "source": "", "gpus": 2}).status == 400
+    server.completed("plain", "pass", gpus=0)
+    assert server.run(missing)["status"] == "queued"
 
-    stand_in.heal()
+    server.kill()
     aside.rename(library)
-    for run in waits:
-        row = second.ended(run)
-        assert (row["end"], row["peaks"].get(uuid)) == ("completed", 2 * GB)
+    server = start()
+    row = server.ended(missing)
+    assert (row["end"], row["peaks"].get(uuid)) == ("completed", 2 * GB)
 
 
 # -- the disk -------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from jupyter_gpugate.core.admission import decide
 from jupyter_gpugate.core.decisions import Check, Earmark
 from jupyter_gpugate.core.lifecycle import apply
 from jupyter_gpugate.core.model import GB, MB, RAM, Basis
-from jupyter_gpugate.core.state import GateState, Traits, Usage
+from jupyter_gpugate.core.state import GateState, Lingering, Traits, Usage
 from tests.states import GPU, NOW, board, finish, gate, granted_to, reasons, request, sample, start
 
 if TYPE_CHECKING:
@@ -186,6 +186,41 @@ def test_a_device_stays_clear_until_the_last_runs_memory_is_back() -> None:
 
 def test_an_exclusive_run_that_waits_for_something_else_blocks_nobody() -> None:
     """While RAM is lacking too, others may use the device."""
-    state = busy(request("alone", ram=100 * GB, exclusive=True), request("small"), at=NOW, gpu0=GB)
-    assert marks(state, gpu0=23 * GB) == ()
-    assert "small" in granted_to(decide(state, sample(free={GPU: 23 * GB}), NOW))
+    for ram in (100 * GB, 50 * GB):  # more than there is, and more than is left beside the live run
+        alone = request("alone", ram=ram, exclusive=True)
+        state = busy(alone, request("small"), at=NOW, gpu0=GB)
+        lease = state.leases["on-gpu0"]
+        held = replace(lease, charges={RAM: 8 * GB, GPU: GB})
+        state = replace(state, leases={"on-gpu0": held})
+        assert marks(state, gpu0=23 * GB) == ()
+        assert "small" in granted_to(decide(state, sample(free={GPU: 23 * GB}), NOW))
+
+
+def test_one_exclusive_run_at_a_time_has_its_devices_kept_clear() -> None:
+    """The oldest: behind it the machine goes on."""
+    waiting = [request(f"alone{n}", exclusive=True) for n in range(2)]
+    state = busy(*waiting, at=NOW, gpu0=GB, gpu1=GB)
+    assert [mark.run_id for mark in marks(state, gpu0=23 * GB, gpu1=23 * GB)] == ["alone0"]
+
+
+def test_an_exclusive_run_is_no_second_head_of_a_device() -> None:
+    """It has the device kept clear behind the older head, and nothing more set aside there."""
+    large = request("large", vram=18 * GB)
+    state = busy(large, request("alone", vram=20 * GB, exclusive=True))
+    left = Lingering("gone", "ada", GPU, 0, 10 * GB, 10 * GB, NOW, tree_alive=False)
+    state = replace(state, lingering={("gone", GPU): left})
+    found = [(mark.run_id, mark.check) for mark in marks(state, gpu0=14 * GB)]
+    assert found == [("large", Check.FIT), ("alone", Check.EXCLUSIVE)]
+
+
+def test_a_run_heads_the_device_that_has_no_head_yet() -> None:
+    """Even where more is lacking there than behind the other head."""
+    waiting = [request("large0", vram=3 * GB), request("large1", vram=10 * GB)]
+    state = busy(*waiting, gpu0=21 * GB, gpu1=12 * GB)
+    lease = state.leases["on-gpu1"]
+    promised = replace(lease, charges={**lease.charges, "GPU-1": 36 * GB})
+    state = replace(state, leases={**state.leases, "on-gpu1": promised})
+    assert heads(state, gpu0=3 * GB, gpu1=12 * GB) == [
+        ("large0", ("GPU-0",)),
+        ("large1", ("GPU-1",)),
+    ]

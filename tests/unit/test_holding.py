@@ -126,9 +126,10 @@ def test_the_gate_keeps_its_own_sum_whatever_is_reported() -> None:
 
 def test_a_stretch_without_a_reading_is_known() -> None:
     """The longest gap counts from the start, and a reading that came twice is none."""
-    state = after(live(), seen(NOW + 4, GB), seen(NOW + 5, GB), seen(NOW + 25, GB))
+    moments = (4, 5, 25, 26)
+    state = after(live(), *(seen(NOW + at, GB) for at in moments))
     assert usage(state).longest_gap_s == 20
-    assert usage(after(state, seen(NOW + 25, 9 * GB))).held_bytes == GB
+    assert usage(after(state, seen(NOW + 26, 9 * GB))).held_bytes == GB
 
 
 def test_a_restart_within_a_run_is_a_stretch_without_a_reading() -> None:
@@ -185,6 +186,9 @@ def test_without_a_process_table_ram_is_shared_the_same_way() -> None:
     state = after(state, sample(NOW + 1, ram=50 * GB, processes=()))
     assert usage(state, RAM).held_bytes == 5 * GB
     assert state.leases["other"].usage[RAM].held_bytes == 5 * GB
+    state = apply(state, [beat(state, ram=3 * GB)])
+    state = after(state, sample(NOW + 2, ram=50 * GB, processes=()))
+    assert (usage(state, RAM).held_bytes, usage(state, RAM).meter) == (3 * GB, "report")
 
 
 def test_a_context_is_what_the_driver_shows_beyond_the_report() -> None:
@@ -269,6 +273,8 @@ def test_a_rising_peak_puts_settling_off() -> None:
     """The minute counts from the last rise, and from the longest episode if that is longer."""
     rising = [(10 * n, min(n, 9) * GB // 2, n // 3) for n in range(1, 40)]
     assert settles(watched(), *rising) == [150]
+    late = [(10 * n, (1 if n < 24 else 2) * GB, n // 12) for n in range(1, 60)]
+    assert settles(watched(), *late) == [360]  # an episode lasts 120 s; the last rise is at 240
 
 
 def test_zero_use_never_settles() -> None:
