@@ -40,7 +40,7 @@ class Answer:
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.status = status
-        self.headers = headers
+        self.headers = {name.lower(): value for name, value in headers.items()}
         self.body = body
 
     @property

@@ -48,10 +48,10 @@ def _devices(state: GateState, request: Request) -> Optional[Impossible]:
     most = max(_counts(state).values(), default=0)
     if request.gpus <= most:
         return None
-    what = "device" if most == 1 else "devices of one model"
+    has = {0: "no GPU", 1: "1 GPU"}.get(most, f"{most} GPUs of one model")
     return Impossible(
         "gpus",
-        f"gpus: asks for {request.gpus}, this machine has {most} {what}",
+        f"gpus: asks for {request.gpus}, this machine has {has}",
         {"asked": request.gpus, "present": most},
     )
 

@@ -31,6 +31,8 @@ from jupyter_gpugate.runs.tasks import Tasks
 #: A start that fails for want of disk or memory is tried again for so long; a grant lasts longer.
 TRIES_S = 20.0
 TRY_S = 1.0
+#: Outcomes after which the gate queues a run again.
+REQUEUED = frozenset({AttemptOutcome.NOT_STARTED.value, AttemptOutcome.EVICTED.value})
 #: Until a summary that a full disk did not take is written again.
 WRITE_AGAIN_S = 2.0
 
@@ -129,11 +131,22 @@ class Attempts:
         told = await self._gate.tell("finished", message)
         self.fences.discard(record.fence or 0)
         peaks = told.get("peaks") or _reported_peaks(report)
-        if report.outcome in (AttemptOutcome.NOT_STARTED, AttemptOutcome.EVICTED):
+        if report.outcome.value in REQUEUED:
             await self._requeue(record, report, outcome)
         else:
             record.summary = {**record.summary, "peaks": peaks}
             await self.end(record, _end_of(record, report), report.reason, outcome)
+
+    async def tell_end(self, record: Record) -> None:
+        """Tell of an end that the gate could not write down when it was told."""
+        outcome = record.summary.get("outcome")
+        launch = await asyncio.to_thread(directory.launch_of, record.attempt_path)
+        if outcome and launch:
+            message = {"run_id": record.run_id, "fence": launch["fence"], "end": outcome["end"]}
+            await self._gate.tell("finished", message)
+        if not outcome or outcome["end"]["outcome"] in REQUEUED:
+            message = {"run_id": record.run_id, "reason": record.summary.get("reason", "")}
+            await self._gate.tell("withdraw", message)
 
     async def _lost(self, record: Record) -> dict[str, Any]:
         """The supervisor is gone without a word: stop what is left, and say so."""

@@ -122,8 +122,9 @@ class Launcher:
         )
         for run_id in answer["unneeded"]:
             record = self._records.get(run_id)
-            is_wanted = record is not None and record.status != ENDED
-            if not is_wanted and run_id not in self._submissions.under_way:
+            if record is not None and record.status == ENDED:
+                await self._attempts.tell_end(record)
+            elif record is None and run_id not in self._submissions.under_way:
                 told = {"run_id": run_id, "reason": "unknown to its run side"}
                 await self._gate.tell("withdraw", told)
         unknown = [self._records.get(run_id) for run_id in answer["unknown"]]

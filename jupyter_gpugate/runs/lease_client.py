@@ -57,8 +57,11 @@ class UnixClient:
     async def fetch(self, path: str, **options: Any) -> HTTPResponse:
         """Send one request; raise `OSError` where nobody answers."""
         request = HTTPRequest(f"http://localhost{path}", connect_timeout=5, **options)
+        answer = self._client.fetch(request, raise_error=False)
+        # Whoever no longer waits must not make the client complain about an answer that comes late.
+        answer.add_done_callback(lambda late: late.cancelled() or late.exception())
         try:
-            return await self._client.fetch(request, raise_error=False)
+            return await asyncio.shield(answer)
         except HTTPClientError as error:
             raise ConnectionError(str(error)) from None
 

@@ -18,6 +18,24 @@ from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import ACTIVE, ENDED, Record
 
+#: What moves by itself, without anything having happened.
+CLOCKS = {"now", "tick", "waited_s", "started_s", "age_s", "age_ms", "eta_s", "utilisation"}
+#: Words and numbers of a reason follow the free memory of the moment; what it is does not.
+MOMENTARY = {"message", "numbers", "free_bytes", "room_bytes", "external"}
+#: Memory that moves less than this does not make a new answer.
+GRAIN_BYTES = 16 << 20
+
+
+def essence_of(answer: Any) -> Any:
+    """An answer without clocks and without the jitter of memory: what an ETag stands for."""
+    if isinstance(answer, dict):
+        return {k: essence_of(v) for k, v in answer.items() if k not in CLOCKS | MOMENTARY}
+    if isinstance(answer, list):
+        return [essence_of(one) for one in answer]
+    if isinstance(answer, int) and not isinstance(answer, bool) and answer >= GRAIN_BYTES:
+        return answer // GRAIN_BYTES
+    return answer
+
 
 def run_answer(gate: GateLoop, launcher: Launcher, run_id: str) -> dict[str, Any]:
     """One run: its record, and while it is unfinished the gate's row on it."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlencode
 
 from jupyter_server.auth.decorator import authorized as _untyped_authorized
 from jupyter_server.base.handlers import APIHandler
@@ -29,6 +30,8 @@ from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_s
 #: Longer than any long poll.
 FORWARD_TIMEOUT_S = 120.0
 PASSED_ON = ("Content-Type", "If-None-Match")
+#: What a browser says to its server in a query is no business of the gate.
+OF_THE_BROWSER = ("token", "_xsrf")
 PASSED_BACK = ("Content-Type", "ETag", "Retry-After", "Cache-Control")
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -62,7 +65,8 @@ class ForwardHandler(ExtensionHandlerMixin, APIHandler):
 
     async def _forward(self, path: str) -> None:
         app: GpuGate = self.settings["gpugate_app"]
-        query = f"?{self.request.query}" if self.request.query else ""
+        asked = parse_qsl(self.request.query, keep_blank_values=True)
+        query = urlencode([(k, v) for k, v in asked if k not in OF_THE_BROWSER])
         headers = {k: self.request.headers[k] for k in PASSED_ON if k in self.request.headers}
         try:
             await asyncio.wait_for(app.host.ready.wait(), FORWARD_TIMEOUT_S)
@@ -70,7 +74,7 @@ class ForwardHandler(ExtensionHandlerMixin, APIHandler):
             if fault:
                 raise ConnectionError(fault)
             response = await app.client.fetch(
-                f"{API_PATH}/{path}{query}",
+                f"{API_PATH}/{path}" + (f"?{query}" if query else ""),
                 method=self.request.method or "GET",
                 headers=headers,
                 body=self.request.body if self.request.method == "POST" else None,

@@ -2,185 +2,80 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import hashlib
 import json
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
-from tornado.web import HTTPError, RequestHandler
+from tornado.web import RequestHandler
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.model import ProcessKey
 from jupyter_gpugate.core.protocol import API_PATH, to_json
 from jupyter_gpugate.core.snapshot import inputs_of
 from jupyter_gpugate.core.state import MACHINE
-from jupyter_gpugate.gate.clock import boot_time
-from jupyter_gpugate.gate.journal import JournalError
-from jupyter_gpugate.gate.loop import GateLoop
-from jupyter_gpugate.gate.socket import peer_uid
-from jupyter_gpugate.runs.launcher import Launcher
-from jupyter_gpugate.runs.record import Refused
-from jupyter_gpugate.server.answers import estimate_answer, machine_answer, run_answer
+from jupyter_gpugate.runs.record import ACTIVE, ENDED, QUEUED, Refused
+from jupyter_gpugate.server.answers import (
+    essence_of,
+    estimate_answer,
+    machine_answer,
+    run_answer,
+)
+from jupyter_gpugate.server.api import ApiHandler
 from jupyter_gpugate.server.wire import (
     BODY_LIMIT_BYTES,
+    ENVIRONMENT_LIMIT_BYTES,
     DrainBody,
     LockBody,
     RunBody,
-    problem_of,
 )
 
 if TYPE_CHECKING:
     from jupyter_gpugate.server.host import Host
 
-LONGEST_POLL_S = 60.0
-#: A gate that takes up what is on the disk is waited for so long.
-STARTING_S = 20.0
 PAGE = 100
-
-
-class ApiHandler(RequestHandler):
-    """JSON in, JSON out; an error says what is wrong and where."""
-
-    def initialize(self, host: Host) -> None:
-        self.host = host
-
-    @property
-    def gate(self) -> GateLoop:
-        if self.host.gate is None:
-            raise HTTPError(503, "the gate is starting")
-        return self.host.gate
-
-    @property
-    def launcher(self) -> Launcher:
-        if self.host.launcher is None:
-            raise HTTPError(503, "the gate is starting")
-        return self.host.launcher
-
-    async def prepare(self) -> None:
-        self.host.touched_at = boot_time()
-        if peer_uid(self) not in (os.getuid(), 0):
-            raise HTTPError(403, "this socket belongs to another user")
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.host.led.wait(), STARTING_S)
-
-    def fail(self, status: int, error: str, message: str, /, **detail: Any) -> None:
-        self.set_status(status)
-        self.finish(json.dumps({"error": error, "message": message, "detail": detail}, default=str))
-
-    def write_error(self, status_code: int, **kwargs: Any) -> None:
-        error = kwargs.get("exc_info", (None, None, None))[1]
-        if isinstance(error, Refused):
-            if error.retry_after:
-                self.set_header("Retry-After", error.retry_after)
-            self.fail(error.status, error.error, str(error), **error.detail)
-        elif isinstance(error, JournalError):
-            self.fail(503, "journal", f"the gate cannot write its journal: {error}")
-        else:
-            words = {400: "bad_request", 403: "forbidden", 404: "not_found", 405: "bad_method"}
-            message = getattr(error, "log_message", None) or self._reason
-            self.fail(status_code, words.get(status_code, "internal"), str(message))
-
-    def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        if not isinstance(value, (Refused, JournalError)):
-            super().log_exception(typ, value, tb)
-
-    def data(self) -> Any:
-        """The body as JSON data."""
-        try:
-            return json.loads(self.request.body or b"{}")
-        except (ValueError, RecursionError):
-            raise Refused(400, "bad_request", "the body is not JSON", field="body") from None
-
-    def validated(self, kind: type[BaseModel], data: Any) -> Any:
-        """The body as a model, or a refusal that names the field, the value and what is allowed."""
-        try:
-            return kind.model_validate(data)
-        except ValidationError as error:
-            field, problem, value = problem_of(error)
-            shown = repr(value)[:100]
-            raise Refused(
-                400, "bad_request", f"{field}: {problem}", field=field, value=shown
-            ) from None
-
-    def flag(self, name: str) -> bool:
-        return self.get_query_argument(name, "") not in ("", "0", "false")
-
-    def number(self, name: str, default: float, most: float) -> float:
-        """A number of the query, within 0 and ``most``."""
-        text = self.get_query_argument(name, "") or str(default)
-        try:
-            value = float(text)
-        except ValueError:
-            raise Refused(
-                400, "bad_request", f"{name}: {text!r} is no number", field=name
-            ) from None
-        if not 0 <= value <= most:
-            raise Refused(400, "bad_request", f"{name}: must be from 0 to {most:g}", field=name)
-        return value
-
-    async def polled(self, make: Any) -> None:
-        """Answer with an ETag; with ``wait`` only once it differs from the caller's."""
-        known = self.get_query_argument("etag", "") or self.request.headers.get("If-None-Match", "")
-        deadline = boot_time() + self.number("wait", 0, LONGEST_POLL_S)
-        while True:
-            version = self.gate.version
-            answer, essence = make()
-            etag = tag_of(essence)
-            left = deadline - boot_time()
-            if etag != known or left <= 0:
-                break
-            await self.gate.changed(version, left)
-        self.set_header("ETag", etag)
-        self.set_header("Content-Type", "application/json")
-        if etag == known:
-            self.set_status(304)
-            self.finish()
-        else:
-            self.finish(json.dumps(answer))
-
-
-def tag_of(essence: Any) -> str:
-    """An ETag of whatever counts as the answer's content."""
-    digest = hashlib.blake2b(json.dumps(essence, sort_keys=True).encode(), digest_size=12)
-    return f'"{digest.hexdigest()}"'
 
 
 class RunsHandler(ApiHandler):
     """Submit, and history."""
 
+    query = ("status", "name", "limit", "cursor", "sort")
+
     async def post(self) -> None:
         data = self.data()
-        environment = data.get("environment") if isinstance(data, dict) else None
-        rest = len(self.request.body) - len(json.dumps(environment) if environment else "")
-        if rest > BODY_LIMIT_BYTES:
-            raise Refused(
-                413,
-                "too_large",
-                f"the body is over {BODY_LIMIT_BYTES // 1024} KiB: stage large inputs as files",
-                size=rest,
-                limit=BODY_LIMIT_BYTES,
-            )
+        self._check_sizes(data)
         body: RunBody = self.validated(RunBody, data)
         run_id, new = await self.launcher.submit(body.model_dump(mode="json", by_alias=True))
         self.set_status(202 if new else 200)
         status = "queued" if new else run_answer(self.gate, self.launcher, run_id)["status"]
         self.finish({"run_id": run_id, "status": status})
 
+    def _check_sizes(self, data: Any) -> None:
+        environment = data.get("environment") if isinstance(data, dict) else None
+        of_environment = len(json.dumps(environment)) if environment else 0
+        rest = len(self.request.body) - of_environment
+        for field, what, size, limit in (
+            ("environment", "the environment", of_environment, ENVIRONMENT_LIMIT_BYTES),
+            ("body", "the body without its environment", rest, BODY_LIMIT_BYTES),
+        ):
+            if size > limit:
+                problem = f"{what} is over {limit >> 10} KiB: stage large inputs as files"
+                raise Refused(413, "too_large", problem, field=field, size=size, limit=limit)
+
     def get(self) -> None:
-        status = self.get_query_argument("status", "")
+        status = self.choice("status", ("", QUEUED, ACTIVE, ENDED))
+        sort = self.choice("sort", ("newest", "oldest"))
+        limit = self.whole("limit", PAGE, 1, 1000)
         name = self.get_query_argument("name", "")
-        limit = int(self.number("limit", PAGE, 1000))
         cursor = self.get_query_argument("cursor", "")
         rows = self.launcher.rows()  # newest first
-        if self.get_query_argument("sort", "newest") == "oldest":
+        if sort == "oldest":
             rows = rows[::-1]
         if cursor:
             ids = [row["run_id"] for row in rows]
-            rows = rows[ids.index(cursor) + 1 :] if cursor in ids else []
+            if cursor not in ids:
+                problem = f"cursor: there is no run {cursor} to go on from"
+                raise Refused(400, "bad_request", problem, field="cursor", value=cursor)
+            rows = rows[ids.index(cursor) + 1 :]
         rows = [r for r in rows if status in ("", r["status"]) and name in ("", r["name"])]
         page = rows[:limit]
         following = page[-1]["run_id"] if len(rows) > limit else None
@@ -189,6 +84,8 @@ class RunsHandler(ApiHandler):
 
 class RunHandler(ApiHandler):
     """One run."""
+
+    query = ("wait", "etag")
 
     async def get(self, run_id: str) -> None:
         def make() -> tuple[Any, Any]:
@@ -205,6 +102,8 @@ class RunHandler(ApiHandler):
 
 class OutputHandler(ApiHandler):
     """A run's output from a byte on."""
+
+    query = ("from",)
 
     async def get(self, run_id: str) -> None:
         start = int(self.number("from", 0, float(1 << 60)))
@@ -245,6 +144,8 @@ class StoryHandler(ApiHandler):
 class QueueHandler(ApiHandler):
     """The snapshot."""
 
+    query = ("wait", "etag", "inputs")
+
     async def get(self) -> None:
         with_inputs = self.flag("inputs")
 
@@ -254,13 +155,15 @@ class QueueHandler(ApiHandler):
                 gate = self.gate
                 answer["inputs"] = inputs_of(gate.decided_state, gate.sample, gate.decided_at)
                 answer["decisions"] = to_json(gate.decisions.grants)
-            return answer, [answer["tick"]]
+            return answer, essence_of(answer)
 
         await self.polled(make)
 
 
 class EstimateHandler(ApiHandler):
     """What a run would need; nothing is started, loaded or reserved."""
+
+    query = ("name", "workers", "gpus", "episodes")
 
     def get(self) -> None:
         """By name: the newest run of that name, with other workers or devices if asked."""
@@ -269,13 +172,13 @@ class EstimateHandler(ApiHandler):
         if newest is None:
             raise Refused(404, "not_found", f"no run is called {name} yet", name=name)
         request = newest.request
-        workers = int(self.number("workers", request.setting.workers, 64))
-        episodes = int(self.number("episodes", request.setting.episodes, 10_000_000))
-        gpus = int(self.number("gpus", request.gpus, 64))
+        workers = self.whole("workers", request.setting.workers, 1, 64)
+        episodes = self.whole("episodes", request.setting.episodes, 1, 10_000_000)
+        gpus = self.whole("gpus", request.gpus, 0, 64)
         request = replace(
             request,
             family=replace(request.family, gpus=gpus),
-            setting=replace(request.setting, workers=max(1, workers), episodes=max(1, episodes)),
+            setting=replace(request.setting, workers=workers, episodes=episodes),
         )
         self.finish(json.dumps(estimate_answer(self.gate, request)))
 
@@ -295,6 +198,8 @@ class MachineHandler(ApiHandler):
 
 class LockHandler(ApiHandler):
     """A device, or the whole machine, for interactive use."""
+
+    query = ("resource",)
 
     async def post(self) -> None:
         body: LockBody = self.validated(LockBody, self.data())
@@ -346,6 +251,8 @@ class DrainHandler(ApiHandler):
 
 class CalibrationsHandler(ApiHandler):
     """What was learned, and forgetting it."""
+
+    query = ("name",)
 
     def get(self) -> None:
         owner = self.host.owner

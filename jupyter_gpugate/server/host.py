@@ -183,13 +183,19 @@ class Host:
         place = self.settings.socket
         server.add_socket(bind_unix_socket(str(place), mode=0o600, backlog=512))
 
+        told = self.settings.state / "socket"
+
         async def close() -> None:
             server.stop()
-            with contextlib.suppress(OSError):
-                place.unlink()
+            for path in (place, told):
+                with contextlib.suppress(OSError):
+                    path.unlink()
             await server.close_all_connections()
 
         self._held.push_async_callback(close)
+        # A client with another runtime directory finds its gate by this.
+        with contextlib.suppress(OSError):
+            told.write_text(str(place), encoding="utf-8")
 
     def _open_journal(self) -> Journal:
         self.settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)

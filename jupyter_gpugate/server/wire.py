@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,7 +15,6 @@ from pydantic import (
 
 BODY_LIMIT_BYTES = 256 * 1024
 ENVIRONMENT_LIMIT_BYTES = 1024 * 1024
-NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 #: No machine has more; a larger number is a slip of the keyboard.
 MOST_BYTES = 1 << 50
 
@@ -106,8 +104,20 @@ class DrainBody(_Strict):
     reason: str = Field(default="", max_length=200)
 
 
+#: What the validator says in the language of programmers.
+PLAIN = {
+    "extra_forbidden": "is not a field of this request",
+    "missing": "is missing",
+    "string_pattern_mismatch": (
+        "must be 1 to 64 letters, digits, dots, underscores and hyphens, without a leading hyphen"
+    ),
+    "model_type": "must be an object",
+}
+
+
 def problem_of(error: ValidationError) -> tuple[str, str, Any]:
     """The first mistake: its field, what is wrong with it, and the value given."""
     first = error.errors(include_url=False, include_context=False)[0]
     field = ".".join(str(part) for part in first["loc"]) or "body"
-    return field, first["msg"].removeprefix("Value error, "), first.get("input")
+    words = PLAIN.get(first["type"], first["msg"].removeprefix("Value error, "))
+    return field, words, first.get("input")

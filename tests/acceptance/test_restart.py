@@ -50,9 +50,12 @@ class Notes:
             "    time.sleep(0.05)\n"
         )
 
+    def path(self, name: str) -> Path:
+        return self._root / name
+
     def end(self, *names: str) -> None:
         for name in names:
-            (self._root / name).touch()
+            self.path(name).touch()
 
     def ran(self) -> list[str]:
         """The runs that began, each time that they did, in order."""
@@ -204,7 +207,8 @@ def test_a_server_that_stops_leaves_its_runs_to_a_small_process(
     places: Places, notes: Notes, start: Callable[..., Served]
 ) -> None:
     """An orderly stop with unfinished runs starts the user's own process, which goes on with the
-    server's settings; a later server forwards to it, and takes over when it ends.
+    server's settings; a later server forwards to it, and takes over when it ends. That process ends
+    for good when it is told to, and still stops no run.
     """
     elsewhere = places.root / "elsewhere"
     options = f"--GpuGate.runs_directory={elsewhere}"
@@ -227,13 +231,20 @@ def test_a_server_that_stops_leaves_its_runs_to_a_small_process(
     assert user_hosts(places) == [host]
 
     os.kill(host, signal.SIGTERM)
-    until(lambda: not user_hosts(places), "the small process ends and starts no other")
+    until(lambda: not user_hosts(places), "the small process ends")
     reaches(second, waits)
     until(lambda: second.queue()["traits"]["max_running_per_user"] is None, "the server leads")
     assert second.active(waits)["pid"] == row["pid"]
     assert times_told(second, waits, "started") == 1
+
+    second.stop()
+    (host,) = user_hosts(places)
+    os.kill(host, signal.SIGTERM)
+    until(lambda: not user_hosts(places), "whoever ends the small process means it")
     notes.end("waits")
-    assert second.ended(waits)["end"] == "completed"
+    attempt = elsewhere / waits / "attempts" / "1"
+    until((attempt / "_DONE").exists, "the run ends by itself")
+    assert json.loads((attempt / "outcome.json").read_text())["end"]["outcome"] == "completed"
     assert notes.ran() == [live, waits]
 
 
@@ -325,6 +336,16 @@ subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True)
 """
 
 
+PATRICIDE = """
+import os, pathlib, subprocess
+child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+ticks = pathlib.Path(f"/proc/{{child.pid}}/stat").read_text().rpartition(")")[2].split()[19]
+pathlib.Path("{born}").write_text(f"{{child.pid}} {{ticks}}")
+os.kill(os.getppid(), 9)
+child.wait()
+"""
+
+
 @pytest.mark.behaviour(8, 15, 124)
 def test_what_a_killed_supervisor_leaves_is_found_and_stopped(
     shared_server: Served, notes: Notes
@@ -341,7 +362,12 @@ def test_what_a_killed_supervisor_leaves_is_found_and_stopped(
     assert all(gone(process) for process in tree)
     assert notes.ran() == [run_id]
     assert times_told(server, run_id, "started") == 1
-    until(lambda: server.queue()["reservations"]["ram"] == 0, "its charge is given back")
+
+    born = notes.path("born")  # too late for anybody to have seen it
+    row = server.ended(server.submit("patricide", PATRICIDE.format(born=born)))
+    assert row["end"] == "lost"
+    assert gone(ProcessName(*map(int, born.read_text().split())))
+    until(lambda: server.queue()["reservations"]["ram"] == 0, "all charges are given back")
 
 
 @pytest.mark.behaviour(133)

@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -331,3 +332,40 @@ def test_strangers_get_nothing(server: Served) -> None:
         ("GET", "/nothing"),
     ]:
         assert server.ask(method, path, token="nobody").status in (401, 403), path
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/queue?wiat=25", "wiat"),
+        ("/queue?wait=soon", "wait"),
+        ("/runs?limit=0", "limit"),
+        ("/runs?status=foo", "status"),
+        ("/runs?cursor=20200101-000000-abcde", "cursor"),
+        ("/estimate?name=x&nonsense=1", "nonsense"),
+    ],
+)
+def test_a_misspelt_query_is_an_error(shared_server: Served, path: str, field: str) -> None:
+    """No option of a query is ever ignored: a 400 names it."""
+    answer = shared_server.ask("GET", path)
+    assert (answer.status, answer.json["detail"]["field"]) == (400, field)
+
+
+def test_an_unchanged_queue_is_not_sent_again(shared_server: Served) -> None:
+    """While nothing happens ticks alone make no new answer: a poll with the ETag is a 304."""
+
+    def unchanged() -> bool:
+        first = shared_server.ask("GET", "/queue")
+        tag = quote(first.headers["etag"])
+        later = shared_server.ask("GET", f"/queue?wait=3&etag={tag}")
+        ticks = shared_server.queue()["tick"] - first.json["tick"]
+        return later.status == 304 and ticks >= 2
+
+    until(unchanged, "a long poll ends without an answer")
+
+
+def test_an_environment_over_the_limit_is_named(shared_server: Served) -> None:
+    """A megabyte of environment is too much, and is not blamed on the interpreter."""
+    body = {"name": "a", "source": "pass", "environment": {"BIG": "x" * (2 << 20)}}
+    answer = shared_server.ask("POST", "/runs", body)
+    assert (answer.status, answer.json["detail"]["field"]) == (413, "environment")

@@ -205,12 +205,15 @@ def test_one_exclusive_run_at_a_time_has_its_devices_kept_clear() -> None:
 
 def test_an_exclusive_run_is_no_second_head_of_a_device() -> None:
     """It has the device kept clear behind the older head, and nothing more set aside there."""
-    large = request("large", vram=18 * GB)
-    state = busy(large, request("alone", vram=20 * GB, exclusive=True))
+    large, alone = request("large", vram=18 * GB), request("alone", vram=20 * GB, exclusive=True)
+    state = apply(busy(large, alone, gpu1=23 * GB), [ev.DeviceSeen(NOW, board(0))])
     left = Lingering("gone", "ada", GPU, 0, 10 * GB, 10 * GB, NOW, tree_alive=False)
     state = replace(state, lingering={("gone", GPU): left})
-    found = [(mark.run_id, mark.check) for mark in marks(state, gpu0=14 * GB)]
-    assert found == [("large", Check.FIT), ("alone", Check.EXCLUSIVE)]
+    found = marks(state, gpu0=14 * GB, gpu1=GB)
+    assert [(mark.run_id, mark.check, mark.devices) for mark in found] == [
+        ("large", Check.FIT, (GPU,)),
+        ("alone", Check.EXCLUSIVE, (GPU,)),
+    ]
 
 
 def test_a_run_heads_the_device_that_has_no_head_yet() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -80,44 +80,49 @@ class History:
         for _ in range(steps):
             if self.random.random() < 0.5:
                 self.random.choices(self.happenings, weights)[0][1]()
-            for trouble in [one for one in self.troubles if one[0] <= self.simulation.now]:
-                self.troubles.remove(trouble)
-                trouble[1]()
+            self.calm_down(self.simulation.now)
             if self.simulation.journal.broken:
                 self.forget_unwritten()
             self.simulation.step()
+
+    def calm_down(self, until: float = float("inf")) -> None:
+        """End the troubles whose time has come, or all of them."""
+        for trouble in [one for one in self.troubles if one[0] <= until]:
+            self.troubles.remove(trouble)
+            trouble[1]()
 
     def for_a_while(self, end: Callable[[], None]) -> None:
         """Let a trouble that has begun end some seconds later."""
         self.troubles.append((self.simulation.now + self.random.uniform(2, 25), end))
 
-    def submit(self) -> None:
-        dice, simulation = self.random, self.simulation
+    def submit(self, copies: int = 1) -> None:
+        """Queue a run of random habits, or several that are equal."""
+        dice = self.random
         size = dice.choice([0, 1, 2, 4, 8, 14, 20]) * GB
-        name = f"eval{dice.randrange(6)}"
-        episodes = dice.choice([1, 10])
         ends = [AttemptOutcome.COMPLETED] * 4 + [AttemptOutcome.FAILED, AttemptOutcome.OOM]
-        simulation.submit(
-            name,
-            Behaviour(
-                dice.uniform(3, 60),
-                ram=ramp(dice.randrange(100, 4000) * MB, over_s=dice.uniform(0, 5)),
-                vram=ramp(size, after_s=dice.uniform(0, 20), over_s=dice.uniform(0, 10)),
-                episodes=lambda s: int(s // 5),
-                outcome=dice.choice(ends),
-            ),
-            source=f"v{dice.randrange(2)}",
-            setting=Setting(
+        behaviour = Behaviour(
+            dice.uniform(3, 60),
+            ram=ramp(dice.randrange(100, 4000) * MB, over_s=dice.uniform(0, 5)),
+            vram=ramp(size, after_s=dice.uniform(0, 20), over_s=dice.uniform(0, 10)),
+            episodes=lambda s: int(s // 5),
+            outcome=dice.choice(ends),
+        )
+        fields: dict[str, Any] = {
+            "source": f"v{dice.randrange(2)}",
+            "setting": Setting(
                 workers=dice.choice([1, 1, 2]),
-                episodes=episodes,
+                episodes=dice.choice([1, 10]),
                 runtime=dice.choice(["", "torch 2.4"]),
             ),
-            gpus=dice.choice([0, 1, 1, 1, 2]),
-            owner=dice.choice(["ada", "bob"]),
-            hints=Hints(vram_bytes=size or None) if dice.random() < 0.2 else Hints(),
-            exclusive=dice.random() < 0.06,
-            max_wait_s=dice.choice([None, None, 50.0]),
-        )
+            "gpus": dice.choice([0, 1, 1, 1, 2]),
+            "owner": dice.choice(["ada", "bob"]),
+            "hints": Hints(vram_bytes=size or None) if dice.random() < 0.2 else Hints(),
+            "exclusive": dice.random() < 0.06,
+            "max_wait_s": dice.choice([None, None, 50.0]),
+        }
+        name = f"eval{dice.randrange(6)}"
+        for _ in range(copies):
+            self.simulation.submit(name, behaviour, **fields)
 
     def cancel(self) -> None:
         known = [*self.simulation.state.queue, *self.simulation.runs]
@@ -223,9 +228,12 @@ def test_equal_requests_share_the_verdict_they_would_get_one_by_one(
         with seed_on_failure(seed):
             history = History(seed)
             history.live(30)
-            for _ in range(20):
-                history.submit()
-            compare_with_one_by_one(history.simulation)
+            history.calm_down()
+            for _ in range(10):
+                history.submit(copies=3)
+            for _ in range(5):
+                compare_with_one_by_one(history.simulation)
+                history.simulation.steps(10)
 
 
 def compare_with_one_by_one(simulation: Simulation) -> None:

@@ -1,0 +1,249 @@
+"""The run side against a gate of a few lines: what it does with grants, refusals and silence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpugate.runs.launcher import Launcher
+from jupyter_gpugate.runs.record import Refused
+from tests.integration.supervised import PATIENCE_S, Gate
+
+
+class GateOfRuns(Gate):
+    """Keeps the requests it got, and gives the grants that a test makes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.grants: list[dict[str, Any]] = []
+        self.verdicts: dict[int, tuple[int, dict[str, Any]]] = {}  # fence -> answer to started
+        self.replies.update(
+            defaults=(200, {"gpus": 0}),
+            request=(200, {"status": "queued"}),
+            register=(200, {"unknown": [], "unneeded": []}),
+            withdraw=(200, {"gone": True}),
+            decline=(200, {"gone": True}),
+        )
+        self._closed = threading.Event()
+
+    def answer(self, message: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if message == "presence":
+            self._closed.wait(0.05)  # a long poll, in short
+            news = [grant for grant in self.grants if grant["fence"] not in body["known"]]
+            return 200, {"grants": news, "ended": [], "estimates": {}}
+        status, answer = super().answer(message, body)
+        return (
+            self.verdicts.get(body["fence"], (status, answer))
+            if message == "started"
+            else (status, answer)
+        )
+
+    def grant(self, run_id: str, fence: int) -> None:
+        """Let a run start its first attempt under a fence."""
+        numbers: dict[str, Any] = {"devices": [], "charges": {}, "basis": {}, "caps": {}}
+        identity = {"run_id": run_id, "attempt": 1, "fence": fence, "enforcement": "none"}
+        self.grants.append({**identity, **numbers})
+
+    def take_back(self, fence: int) -> None:
+        """Forget a grant, as when it was not used in time."""
+        self.grants = [grant for grant in self.grants if grant["fence"] != fence]
+
+
+@pytest.fixture
+def gate() -> Iterator[GateOfRuns]:
+    """The gate, listening."""
+    with tempfile.TemporaryDirectory(prefix="gpugate-") as folder:
+        made = GateOfRuns(Path(folder) / "gate.sock")
+        made.open()
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def launcher(gate: GateOfRuns, tmp_path: Path) -> Callable[[], Launcher]:
+    """Make the run side; after another one, it finds what that one has left."""
+
+    def make() -> Launcher:
+        return Launcher(
+            runs=tmp_path / "runs",
+            socket=gate.path,
+            owner="ada",
+            grace_s=1.0,
+            root=tmp_path,
+            log=logging.getLogger("test"),
+        )
+
+    return make
+
+
+def served(launcher: Launcher, test: Callable[[], Awaitable[None]]) -> None:
+    """Run a test's own steps between the start and the stop of a run side."""
+
+    async def serve() -> None:
+        await launcher.start()
+        try:
+            await test()
+        finally:
+            await launcher.stop()
+            # Its last question is still open, until the gate has answered.
+            await until(lambda: asyncio.all_tasks() == {asyncio.current_task()}, "the last answer")
+
+    asyncio.run(serve())
+
+
+async def until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait for a condition, and let the run side go on meanwhile."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        await asyncio.sleep(0.01)
+    return found
+
+
+async def submitted_at_last(side: Launcher) -> str:
+    """Submit again and again until it is taken; the run's id."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return (await side.submit(program("pass")))[0]
+        except Refused:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+
+
+def program(code: str, **fields: Any) -> dict[str, Any]:
+    """A body as the API has validated it: a program, that tells its run by its environment."""
+    environment = {"PATH": os.environ["PATH"]}
+    numbers = {"workers": 1, "episodes": 1, "class": "normal"}
+    argv = ["python3", "-c", code]
+    return {"name": "test", "argv": argv, "environment": environment, **numbers, **fields}
+
+
+def test_a_start_that_the_gate_refuses_is_tried_again_under_the_next_grant(
+    gate: GateOfRuns, launcher: Callable[[], Launcher]
+) -> None:
+    """A fenced supervisor runs nothing, its run queues again, and its next attempt is the first."""
+    side = launcher()
+
+    async def test() -> None:
+        run_id, _ = await side.submit(program("print('ran')"))
+        gate.verdicts[1] = (409, {"error": "fence"})
+        gate.grant(run_id, fence=1)
+        await until(lambda: gate.all("finished"), "the attempt is over")
+        assert gate.all("finished")[0]["end"]["outcome"] == "not_started"
+        await until(lambda: side.known(run_id).status == "queued", "it is queued again")
+        assert side.known(run_id).attempt == 0
+        gate.take_back(1)
+        gate.grant(run_id, fence=2)
+        await side.known(run_id).end.wait()
+        assert side.known(run_id).summary["end"] == "completed"
+        assert side.known(run_id).attempt == 1
+        assert (await side.output(run_id, 0))["text"] == "ran\n"
+
+    served(side, test)
+
+
+def test_an_attempt_begins_when_all_of_the_one_before_is_over(
+    gate: GateOfRuns, launcher: Callable[[], Launcher]
+) -> None:
+    """A second grant, given because the first was not used in time, waits for that one's end."""
+    side = launcher()
+
+    async def test() -> None:
+        run_id, _ = await side.submit(program("print('ran')"))
+        gate.verdicts[1] = (503, {})  # no word yet: the supervisor goes on asking
+        gate.grant(run_id, fence=1)
+        await until(lambda: gate.all("started"), "the first one asks")
+        gate.take_back(1)
+        gate.grant(run_id, fence=2)
+        asked = len(gate.all("started"))
+        await until(lambda: len(gate.all("started")) >= asked + 2, "it asks again and again")
+        assert {body["fence"] for body in gate.all("started")} == {1}
+        gate.verdicts[1] = (409, {"error": "fence"})
+        await side.known(run_id).end.wait()
+        assert side.known(run_id).summary["end"] == "completed"
+        fences = [body["fence"] for body in gate.all("started")]
+        assert fences == sorted(fences)
+        assert len({body["pid"] for body in gate.all("started")}) == 2
+
+    served(side, test)
+
+
+def test_a_submit_that_the_gate_may_have_heard_is_taken_back(
+    gate: GateOfRuns, launcher: Callable[[], Launcher]
+) -> None:
+    """Without an answer the submit is refused, its directory goes, and the gate is told so."""
+    side = launcher()
+
+    async def test() -> None:
+        gate.replies["request"] = (503, {"message": "the disk is full"})
+        with pytest.raises(Refused, match="the disk is full") as refused:
+            await side.submit(program("pass"))
+        assert refused.value.status == 503
+        (request,) = gate.all("request")
+        withdrawal = await until(lambda: gate.all("withdraw"), "it is taken back")
+        assert withdrawal[0]["run_id"] == request["request"]["run_id"]
+        assert side.rows() == []
+        assert not side.unfinished()
+
+    served(side, test)
+
+
+def test_a_key_that_is_sent_many_times_at_once_is_one_run(
+    gate: GateOfRuns, launcher: Callable[[], Launcher]
+) -> None:
+    """Of equal submits side by side one makes the run, and all have its id."""
+    side = launcher()
+
+    async def test() -> None:
+        body = program("pass", idempotency_key="once")
+        answers = await asyncio.gather(*(side.submit(body) for _ in range(5)))
+        assert len({run_id for run_id, _ in answers}) == 1
+        assert sum(is_new for _, is_new in answers) == 1
+        assert len(gate.all("request")) == 1
+
+    served(side, test)
+
+
+def test_what_a_silent_gate_does_not_know_is_asked_for_until_it_answers(
+    gate: GateOfRuns, launcher: Callable[[], Launcher], tmp_path: Path
+) -> None:
+    """After a restart, a gate that cannot write is no reason to reject a run that waits: it is
+    asked for again, before anything that is submitted later.
+    """
+    first = launcher()
+    runs: list[str] = []
+
+    async def submit() -> None:
+        runs.extend([(await first.submit(program("pass")))[0] for _ in range(2)])
+
+    served(first, submit)
+    gate.messages.clear()
+    gate.replies["register"] = (200, {"unknown": runs, "unneeded": []})
+    gate.replies["request"] = (503, {"message": "the disk is full"})
+    second = launcher()
+
+    async def wait() -> None:
+        await until(lambda: len(gate.all("request")) >= 2, "it is asked for again and again")
+        assert [second.known(run).status for run in runs] == ["queued", "queued"]
+        with pytest.raises(Refused) as refused:
+            await second.submit(program("pass"))
+        assert refused.value.status == 503
+        gate.replies["request"] = (200, {"status": "queued"})
+        later = await submitted_at_last(second)
+        order = [body["request"]["run_id"] for body in gate.all("request")]
+        assert list(dict.fromkeys(order)) == [*runs, later]
+
+    served(second, wait)
+    summary = json.loads((tmp_path / "runs" / runs[0] / "summary.json").read_text())
+    assert summary["status"] == "queued"

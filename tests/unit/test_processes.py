@@ -1,0 +1,77 @@
+"""Who lives and who has ended, also while the run side has no descriptor left to look with."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpugate.runs import processes
+from jupyter_gpugate.runs.processes import ProcessName, ended, is_alive, send, start_ticks
+from tests.stranger import running, stranger
+
+
+def named(pid: int) -> ProcessName:
+    """A living process by its name."""
+    return ProcessName(pid, start_ticks(pid) or 0)
+
+
+def out_of_descriptors(*_: Any) -> Any:
+    """Stand in for any call that opens something."""
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_an_end_is_waited_for() -> None:
+    """Waiting ends with the process, and at once for one that is gone."""
+
+    async def wait(process: subprocess.Popen[bytes]) -> None:
+        waiting = asyncio.create_task(ended(named(process.pid)))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        process.kill()
+        await waiting
+
+    with running(["sleep", "1000"]) as process:
+        name = named(process.pid)
+        asyncio.run(wait(process))
+    asyncio.run(ended(name))
+    assert not is_alive(name)
+    assert not send(name, signal.SIGTERM)
+
+
+def test_a_pid_of_another_start_is_another_process() -> None:
+    """The same pid with other start ticks is neither alive nor signalled."""
+    with stranger() as pid:
+        other = ProcessName(pid, (start_ticks(pid) or 0) - 1)
+        assert not is_alive(other)
+        assert not send(other, signal.SIGKILL)
+        asyncio.run(ended(other))
+        assert is_alive(named(pid))
+
+
+@pytest.mark.parametrize("call", ["pidfd_open", "read_bytes"])
+def test_without_descriptors_nobody_counts_as_gone(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A process that cannot be looked at is waited for until it can be, and is gone."""
+    monkeypatch.setattr(processes, "LOOK_S", 0.01)
+
+    async def wait(process: subprocess.Popen[bytes]) -> None:
+        name = named(process.pid)
+        with monkeypatch.context() as broken:
+            broken.setattr(os if call == "pidfd_open" else Path, call, out_of_descriptors)
+            assert is_alive(name)
+            waiting = asyncio.create_task(ended(name))
+            _, pending = await asyncio.wait({waiting}, timeout=0.2)
+            assert pending
+        process.kill()
+        await waiting
+
+    with running(["sleep", "1000"]) as process:
+        asyncio.run(wait(process))
