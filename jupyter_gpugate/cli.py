@@ -12,9 +12,8 @@ from jupyter_gpugate._version import __version__
 
 if TYPE_CHECKING:
     from jupyter_gpugate.core.model import Fault
-    from jupyter_gpugate.notebook.client import Client
     from jupyter_gpugate.notebook.errors import GateError
-    from jupyter_gpugate.notebook.waiting import State, Verdict
+    from jupyter_gpugate.notebook.waiting import Verdict
 
 OK: Final = 0
 FAILED: Final = 1
@@ -26,7 +25,11 @@ CANCELLED: Final = 130
 _EXIT_CODES: Final = """\
 exit codes of `run`: that of the command itself (128 + N for signal N); 1 when the run failed in any
 other way; 2 for a mistake in the command line; 69 when no gate can be had; 75 when the run goes on
-without this terminal; 130 when it was cancelled."""
+without this terminal, as it does after SIGTERM, SIGHUP, or a single interrupt at a terminal; 130
+when it was cancelled."""
+
+
+_RUN_HELP: Final = "run a command once its memory is free, and wait for its end"
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -35,7 +38,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if words[:1] == ["serve"]:
         return _serve(words[1:])
     own, command = _split(words)
-    options = _parser().parse_args(own)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(own)
+    if unknown:
+        getattr(options, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     options.command = command
     from jupyter_gpugate.notebook.errors import GateError
     from jupyter_gpugate.notebook.submission import SubmissionError
@@ -68,15 +74,17 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
     def verb(name: str, function: Any, words: str, **settings: Any) -> argparse.ArgumentParser:
-        made = verbs.add_parser(name, help=words, description=words, **settings)
+        settings = {"description": words, **settings}
+        made = verbs.add_parser(name, help=words, **settings)
         made.add_argument("--json", action="store_true", help="print JSON instead of text")
-        made.set_defaults(verb=function)
+        made.set_defaults(verb=function, parser=made)
         return made
 
     run = verb(
         "run",
         _run,
-        "run a command once its memory is free, and wait for its end",
+        _RUN_HELP,
+        description=f"{_RUN_HELP}; the command's standard input is empty",
         usage="jupyter gpugate run NAME [options] -- COMMAND [ARGUMENT ...]",
         epilog=_EXIT_CODES,
     )
@@ -99,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from jupyter_gpugate.notebook import submission
+    from jupyter_gpugate.notebook import submission, terminal
     from jupyter_gpugate.notebook.client import connect
 
     if not options.command:
@@ -108,10 +116,12 @@ def _run(options: argparse.Namespace) -> int:
     client = connect()
     answer = client.submit(body)
     run_id = str(answer["run_id"])
+    terminal.warn_of_lost_input()
     if options.detach:
         _print(options, answer, run_id)
         return OK
-    state, verdict = _waited(client, run_id, streams=not options.json)
+    progress = terminal.Progress(hints_vram=options.hint_vram is not None)
+    state, verdict = terminal.waited(client, run_id, progress.show, streams=not options.json)
     if options.json:
         _print(options, state, "")
     if state.get("status") != "ended":
@@ -132,7 +142,7 @@ def _estimate(options: argparse.Namespace) -> int:
     from jupyter_gpugate.notebook import tables
     from jupyter_gpugate.notebook.client import connect
 
-    asked = {"name": options.name, "workers": options.workers, "gpus": options.gpus}
+    asked = {name: getattr(options, name) for name in ("name", "workers", "gpus", "episodes")}
     answer = connect().estimate({k: v for k, v in asked.items() if v is not None})
     _print(options, answer, tables.estimate(answer)["text/plain"])
     return OK
@@ -141,11 +151,27 @@ def _estimate(options: argparse.Namespace) -> int:
 def _cancel(options: argparse.Namespace) -> int:
     from jupyter_gpugate.notebook import tables
     from jupyter_gpugate.notebook.client import connect
+    from jupyter_gpugate.notebook.errors import GateError
+    from jupyter_gpugate.notebook.terminal import say
 
     client = connect()
-    answers = {run_id: client.cancel(run_id) for run_id in options.run_ids}
-    _print(options, answers, "\n".join(tables.cancelled(r, a) for r, a in answers.items()))
-    return OK
+    answers: dict[str, Mapping[str, Any]] = {}
+    failed = False
+    for run_id in dict.fromkeys(options.run_ids):
+        try:
+            answers[run_id] = client.cancel(run_id)
+        except GateError as error:
+            failed = True
+            answers[run_id] = _error(str(error), error.code, error.detail)
+            if not options.json:
+                named = "" if run_id in str(error) else f"{run_id}: "
+                say(f"jupyter gpugate: {named}{error}")
+        else:
+            if not options.json:
+                _print(options, {}, tables.cancelled(run_id, answers[run_id]))
+    if options.json:
+        _print(options, answers, "")
+    return FAILED if failed else OK
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -182,49 +208,11 @@ def _can_measure() -> bool:
 # -- waiting ----------------------------------------------------------------------------------
 
 
-def _waited(client: Client, run_id: str, *, streams: bool) -> tuple[State, Verdict]:
-    from jupyter_gpugate.notebook.client import Client
-    from jupyter_gpugate.notebook.stream import OutputStream
-    from jupyter_gpugate.notebook.waiting import Follower, Interrupts, Patience, until_end
-
-    interrupts = Interrupts()
-    stream = None
-    ended = False
-    with interrupts.taken():
-        follower = Follower(client, run_id)
-        if streams:
-            stream = OutputStream(Client(client.socket_path), run_id, _write)
-        try:
-            patience = Patience(interactive=sys.stdin.isatty())
-            state, verdict = until_end(follower, interrupts, patience, _Progress().show)
-            ended = state.get("status") == "ended"
-        finally:
-            follower.close()
-            if stream is not None:
-                stream.close(to_the_end=ended)
-    return state, verdict
-
-
-class _Progress:
-    """Says on stderr where the run stands, whenever that changes."""
-
-    def __init__(self) -> None:
-        self._said = ""
-
-    def show(self, state: State, note: str) -> None:
-        from jupyter_gpugate.notebook import card, words
-
-        reasons = state.get("reasons") or ()
-        why = f": {words.why(reasons[0])}" if reasons and state.get("status") == "queued" else ""
-        line = note or f"{state.get('run_id')} {card.title(state)}{why}"
-        if line != self._said:
-            self._said = line
-            print(line, file=sys.stderr, flush=True)
-
-
 def _left(run_id: str, verdict: Verdict) -> int:
     if verdict.value == "leave":
-        print(f"it goes on; `jupyter gpugate cancel {run_id}` stops it", file=sys.stderr)
+        from jupyter_gpugate.notebook.terminal import say
+
+        say(f"it goes on; `jupyter gpugate cancel {run_id}` stops it")
         return NOT_OVER
     return CANCELLED
 
@@ -237,16 +225,13 @@ def exit_code(state: Mapping[str, Any]) -> int:
     return {"completed": OK, "cancelled": CANCELLED}.get(str(end), FAILED)
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
-
-
 # -- printing ---------------------------------------------------------------------------------
 
 
 def _print(options: argparse.Namespace, answer: Mapping[str, Any], text: str) -> None:
-    print(json.dumps(answer, indent=2) if options.json else text)
+    from jupyter_gpugate.notebook.terminal import write
+
+    write(f"{json.dumps(answer, indent=2) if options.json else text}\n")
 
 
 def _complain(
@@ -257,10 +242,14 @@ def _complain(
     detail: Optional[Mapping[str, Any]] = None,
 ) -> int:
     if options.json:
-        print(json.dumps({"error": code, "message": message, "detail": dict(detail or {})}))
+        print(json.dumps(_error(message, code, detail)))
     else:
         print(f"jupyter gpugate: {message}", file=sys.stderr)
     return exit_with
+
+
+def _error(message: str, code: str, detail: Optional[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"error": code, "message": message, "detail": dict(detail or {})}
 
 
 def _code_of(error: GateError) -> int:

@@ -17,6 +17,12 @@ TEXT_LINES: Final = 20
 _TEXT_CHARS: Final = 8 * 1024
 _LABEL_WIDTH: Final = 10
 _MEMORY_LABEL: Final = "memory"
+_TRACEBACK: Final = "Traceback (most recent call last):"
+#: What Python writes between a traceback and the one that it led to.
+_CHAINED: Final = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
 
 _BOX = (
     "border:1px solid var(--jp-border-color2,#8886);border-left:4px solid {accent};"
@@ -80,6 +86,29 @@ def html(run: Json, note: str = "") -> str:
         "</div>",
     ]
     return "".join(parts)
+
+
+def without_traceback(run: Json) -> Json:
+    """Return the state with its error's traceback off the output, for where that is raised too."""
+    error: Json = run.get("error") or {}
+    output = str(run.get("output_tail") or "")
+    last = f"{error.get('ename')}: {error.get('evalue')}" if error.get("evalue") else ""
+    last = last or str(error.get("ename") or "")
+    if not error.get("traceback") or not last or not output.rstrip().endswith(last.rstrip()):
+        return run
+    start = _traceback_start(output)
+    return run if start < 0 else {**run, "output_tail": output[:start]}
+
+
+def _traceback_start(output: str) -> int:
+    """Where the last traceback begins, with those that led to it; -1 where there is none."""
+    start = len(output)
+    while True:
+        start = output.rfind(_TRACEBACK, 0, start)
+        if start < 0 or (start > 0 and output[start - 1] != "\n"):
+            return -1
+        if not output[:start].rstrip().endswith(_CHAINED):
+            return start
 
 
 def rows(run: Json) -> list[Row]:

@@ -6,7 +6,9 @@ on it runs under this user's uid.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import socket
 import stat
 import struct
@@ -27,13 +29,19 @@ SOCKET_NAME: Final = "gpugate.sock"
 START_WAIT_S: Final = 90.0
 #: How long after the end of a gate that was forestalled the other one's socket may take.
 FORESTALLED_S: Final = 10.0
+#: In a gate's state folder: the path of its socket, as text.
+RECORD_NAME: Final = "socket"
+_LONGEST_PATH: Final = 4096
+_PREAMBLE: Final = re.compile(r"^(?:[\d-]{10} [\d:,]+ [A-Z]+ |(\w+\.)*[A-Z]\w+: )")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-#: Run by an interpreter of its own: forking this process, with its threads, is not safe.
+#: Run by an interpreter of its own: forking this process, with its threads, is not safe.  It ends
+#: as the gate ends, for as long as it is left to watch it.
 _DETACH: Final = """\
-import os, sys
+import os, signal, sys
 child = os.fork()
 if child:
-    print(child)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(1 if os.waitpid(child, 0)[1] else 0)
 else:
     os.setsid()
     os.dup2(2, 1)
@@ -53,21 +61,30 @@ def candidates(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """Every socket that may be this user's, the likeliest first."""
     explicit = environ.get(SOCKET_VARIABLE)
     paths = [Path(explicit)] if explicit else []
-    paths += [own_folder(environ) / SOCKET_NAME, _folder_in_tmp() / SOCKET_NAME]
+    paths.append(own_folder(environ) / SOCKET_NAME)
+    paths += [path for path in map(_recorded, _state_folders(environ)) if path is not None]
+    paths.append(_folder_in_tmp() / SOCKET_NAME)
     return list(dict.fromkeys(paths))
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
     """Return the first socket that somebody listens on; a stale one is passed over.
 
-    Raises `GateError` for a folder or a listener that is not this user's own.
+    Raises `GateError` for a folder or a listener that is not this user's own, unless the user's
+    own gate is found in another place.
     """
+    mistrust: Optional[GateError] = None
     for path in candidates(environ):
         try:
             dial(path, timeout_s=2.0).close()
         except GateUnreachable:
             continue
+        except GateError as error:
+            mistrust = mistrust or error
+            continue
         return path
+    if mistrust is not None:
+        raise mistrust
     return None
 
 
@@ -97,27 +114,67 @@ def start_gate(
     """Start a gate of this user's own and return its socket once it listens.
 
     The gate is nobody's child and has a session of its own, so that neither an interrupt nor the
-    end of this kernel reaches it.  Raises `GateError` with the last lines of its log when it does
-    not come up.
+    end of this kernel reaches it.  Raises `GateError` with what its log says last when it does not
+    come up.
     """
     log = _own_log(environ)
-    pid = _launch(log, environ)
+    watch = _launch(log, environ)
+    try:
+        return _awaited(watch, log, give_up, environ)
+    finally:
+        watch.kill()
+        watch.wait()
+
+
+def _awaited(
+    watch: subprocess.Popen[bytes],
+    log: Path,
+    give_up: Callable[[], bool],
+    environ: Mapping[str, str],
+) -> Path:
     deadline = time.monotonic() + START_WAIT_S
     while time.monotonic() < deadline and not give_up():
+        ended_with = watch.poll()
         found = find(environ)
         if found is not None:
             return found
+        if ended_with is not None and ended_with > 0:
+            break
         # One that another gate forestalled ends too: then that one's socket is about to appear.
-        if _has_ended(pid):
+        if ended_with == 0:
             deadline = min(deadline, time.monotonic() + FORESTALLED_S)
         time.sleep(0.1)
     if give_up():
         raise GateUnreachable("the wait for the gate was given up")
-    raise GateError(f"the gate did not start; the end of {log} says: {_last_lines(log)}")
+    raise GateError(f"the gate did not start: {_last_words(log)} ({log} has more)")
 
 
 def _folder_in_tmp() -> Path:
     return Path("/tmp", f"gpugate-{os.getuid()}")  # noqa: S108 - its owner and mode are checked
+
+
+def _state_folders(environ: Mapping[str, str]) -> list[Path]:
+    """Where this user's gate may keep its state, and beside it the path of its socket."""
+    state_home = Path(environ.get("XDG_STATE_HOME", ""))
+    folders = [state_home / "gpugate"] if state_home.is_absolute() else []
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        folders.append(Path.home() / ".local" / "state" / "gpugate")
+    folders.append(Path("/var/tmp", f"gpugate-{os.getuid()}"))  # noqa: S108 - its owner is checked
+    return folders
+
+
+def _recorded(folder: Path) -> Optional[Path]:
+    """Return the socket that the gate of this state folder has named, if it is this user's."""
+    try:
+        descriptor = os.open(folder / RECORD_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(descriptor, "rb") as record:
+            seen = os.fstat(descriptor)
+            if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.getuid():
+                return None
+            named = Path(os.fsdecode(record.read(_LONGEST_PATH).strip()))
+    except OSError:
+        return None
+    return named if named.is_absolute() and "\0" not in str(named) else None
 
 
 def _check_folder(folder: Path) -> None:
@@ -148,32 +205,23 @@ def _own_log(environ: Mapping[str, str]) -> Path:
     return folder / "gate.log"
 
 
-def _launch(log: Path, environ: Mapping[str, str]) -> int:
+def _launch(log: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a gate as the child of a process that ends as it ends, and that may be killed."""
     gate = [sys.executable, "-m", "jupyter_gpugate", "serve", "--user"]
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
-        parent = subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _DETACH, *gate],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=descriptor,
             cwd=Path.home() if Path.home().is_dir() else "/",
             env=_where_importable(for_a_gate(environ)),
-            check=True,
         )
-    except (OSError, subprocess.CalledProcessError) as error:
+    except OSError as error:
         raise GateError(f"a gate cannot be started: {error}; see {log}") from None
     finally:
         os.close(descriptor)
-    return int(parent.stdout)
-
-
-def _has_ended(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return True
-    return state.rpartition(")")[2].split()[0] in ("Z", "X")
 
 
 def _where_importable(environ: dict[str, str]) -> dict[str, str]:
@@ -184,9 +232,10 @@ def _where_importable(environ: dict[str, str]) -> dict[str, str]:
     return environ
 
 
-def _last_lines(log: Path, count: int = 3) -> str:
+def _last_words(log: Path) -> str:
+    """Return the last line of a log, without its time and level or the class of an error."""
     try:
         lines = log.read_text(errors="replace").strip().splitlines()
     except OSError as error:
         return str(error)
-    return " / ".join(lines[-count:]) or "nothing"
+    return _PREAMBLE.sub("", lines[-1], count=1) if lines else "its log is empty"

@@ -23,7 +23,7 @@ class LiveCard:
 
     def show(self, run: Json, note: str = "") -> None:
         """Show the run's state and a note below it; nothing happens when both look the same."""
-        bundle = card.bundle(run, note)
+        bundle = card.bundle(card.without_traceback(run), note)
         seen = bundle if self._updates else _turn(run, note)
         if seen == self._shown:
             return

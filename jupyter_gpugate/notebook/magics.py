@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from argparse import Namespace
@@ -49,12 +50,36 @@ _RUN_NAME = Option("name", {"type": given.run_name, "help": "the run's name"})
 
 def _magic(register: Any, *options: Option) -> Callable[[F], F]:
     def decorate(function: F) -> F:
-        made: Any = register(function)
+        made: Any = register(_with_help(function))
         for option in reversed(options):
             made = _argument(option.flag, **option.settings)(made)
-        return cast(F, _magic_arguments()(made))
+        made = _magic_arguments()(made)
+        # IPython puts one sign before it, and argparse takes two for one.
+        sign = "%%" if register is cell_magic else ""
+        arguments = " ".join(
+            str(option.settings.get("metavar", "NAME"))
+            for option in options
+            if not option.flag.startswith("-")
+        )
+        made.parser.usage = f"{sign}{function.__name__} {arguments} [options]"
+        made.__doc__ = made.parser.format_help()
+        return cast(F, made)
 
     return decorate
+
+
+def _with_help(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a magic answer ``--help`` as a command does."""
+
+    @functools.wraps(function)
+    def magic(self: Any, line: str, *cell: str) -> Any:
+        if {"-h", "--help"}.isdisjoint(line.split()):
+            return function(self, line, *cell)
+        told: Any = getattr(type(self), function.__name__).__doc__
+        print(told.replace("::\n\n  ", "usage: ", 1).rstrip())  # noqa: T201 - what was asked for
+        return None
+
+    return magic
 
 
 @magics_class
@@ -113,9 +138,16 @@ class GpuGateMagics(Magics):
         options = _parse_argstring(self.gpu_cancel, line)
         with _one_liners():
             client = connect()
+            refused: list[str] = []
             for run_id in options.run_ids:
-                answer = client.cancel(run_id)
-                _display({"text/plain": tables.cancelled(run_id, answer)}, raw=True)
+                try:
+                    told = tables.cancelled(run_id, client.cancel(run_id))
+                except GateError as error:
+                    refused.append(str(error))
+                else:
+                    _display({"text/plain": told}, raw=True)
+            if refused:
+                raise UsageError("; ".join(refused))
 
     def _checked(self, options: Namespace, source: str) -> dict[str, Any]:
         """Refuse what could only fail later; return the values to give to the run."""

@@ -111,9 +111,13 @@ RUN_OPTIONS: Final = (
         "--class",
         dest="job_class",
         choices=CLASSES,
-        help="urgent, high, normal (the default) or batch",
+        help="urgent, high, normal (the default) or batch; recorded; has no effect yet",
     ),
-    _option("--evictable", action="store_true", help="may be stopped to make room, and resumed"),
+    _option(
+        "--evictable",
+        action="store_true",
+        help="may be stopped to make room, and resumed; recorded; has no effect yet",
+    ),
     _option("--exclusive", action="store_true", help="wants its GPU to itself"),
     _option("--max-wait", type=duration, metavar="TIME", help="give up when not started by then"),
     _option("--time-limit", type=duration, metavar="TIME", help="stop the run after this long"),
@@ -166,4 +170,5 @@ PROGRAM_OPTIONS: Final = (
 ESTIMATE_OPTIONS: Final = (
     _option("--workers", type=positive, metavar="N", help="for N processes"),
     _option("--gpus", type=count, metavar="N", help="for N GPUs"),
+    _option("--episodes", type=positive, metavar="N", help="for N units of work"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
@@ -11,8 +12,8 @@ from jupyter_gpugate.notebook.words import Json
 
 Table = Sequence[Sequence[str]]
 
-#: Where the gate stops trying.
-MOST_WORKERS_TRIED: Final = 64
+#: No run can have more.
+MOST_WORKERS: Final = 64
 #: A cell this short is a number with its unit, and is not broken into two lines.
 _SHORT: Final = 24
 _CELL: Final = "text-align:left;vertical-align:top;padding:0 14px 0 0"
@@ -68,6 +69,9 @@ def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
         largest = sorted(external, key=lambda row: -row["held_bytes"])[:10]
         head = ["held", "of", "pid", "user", "command"]
         yield "held by others (the largest)", [head, *(_external(row, devices) for row in largest)]
+    now = snapshot.get("now")
+    for line in words.locks(snapshot, _boot_time() if now is None else now):
+        yield line, []
     for trouble in _troubles(snapshot):
         yield trouble, []
 
@@ -84,9 +88,7 @@ def estimate_parts(answer: Json) -> Iterator[tuple[str, Table]]:
     if ignored:
         yield f"shown not to change it: {', '.join(ignored)}", []
     if answer.get("max_workers"):
-        most = answer["max_workers"]
-        more = " or more" if most >= MOST_WORKERS_TRIED else ""
-        yield f"up to {most}{more} workers fit now", []
+        yield _workers(answer["max_workers"]), []
     if answer.get("would_start") is not None:
         reasons = answer.get("reasons") or ()
         because = f": {words.why(reasons[0])}" if reasons else ""
@@ -117,6 +119,17 @@ def html(parts: Sequence[tuple[str, Table]]) -> str:
 
 def _bundle(parts: Sequence[tuple[str, Table]]) -> dict[str, str]:
     return {"text/plain": text(parts), "text/html": html(parts)}
+
+
+def _workers(most: int) -> str:
+    if most >= MOST_WORKERS:
+        return f"{MOST_WORKERS} workers, the most a run can have, fit now"
+    return f"up to {most} workers fit now" if most > 1 else "1 worker fits now"
+
+
+def _boot_time() -> float:
+    # The gate's own clock, which is the same for every process of this machine.
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _memory(snapshot: Json) -> Iterator[list[str]]:
@@ -201,7 +214,7 @@ def _troubles(snapshot: Json) -> Iterator[str]:
 
 _ENFORCED: Final = (
     "The GPU memory of a cell that uses torch is capped at its charge: beyond it the cell fails.",
-    "JAX, TensorFlow and vLLM are told their cap by environment variables and may exceed it.",
+    "JAX is told its cap, and TensorFlow to take no more than it uses; nothing holds them back.",
     "Other programs have no cap: they are watched, and charged for what they hold.",
     "RAM is checked before a run starts and watched while it runs; it is never capped.",
 )
@@ -233,6 +246,8 @@ def _measured(answer: Json) -> Iterator[str]:
             yield f"The {reader['name']} reader: {fault.get('text')}."
         elif reader["name"] == "gpu" and not devices:
             yield "There is no NVIDIA GPU here: runs start by RAM alone."
+    for line in words.locks(answer, _boot_time()):
+        yield f"{line[0].upper()}{line[1:]}."
     if devices and not attribution.get("pids_are_ours", True):
         yield "The driver counts processes of another PID namespace: holders cannot be told apart."
 

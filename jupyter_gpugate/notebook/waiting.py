@@ -38,11 +38,15 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.count = 0
+        #: Whether the wait is to end and the run to go on, whatever the count.
+        self.left = False
+        #: Whether this is where signals arrive.
+        self.counts = threading.current_thread() is threading.main_thread()
 
     @contextlib.contextmanager
     def taken(self) -> Iterator[Interrupts]:
         """Count from here on; only the main thread can, elsewhere nothing is counted."""
-        if threading.current_thread() is not threading.main_thread():
+        if not self.counts:
             yield self
             return
         before = signal.signal(signal.SIGINT, self._take)
@@ -54,6 +58,10 @@ class Interrupts:
     def _take(self, _number: int, _frame: Optional[types.FrameType]) -> None:
         # Nothing but a count: a lock taken here could be held by the very code it interrupts.
         self.count += 1
+
+    def leave(self, _number: int, _frame: Optional[types.FrameType]) -> None:
+        """End the wait: a signal handler for what ends a terminal, such as SIGHUP."""
+        self.left = True
 
 
 class Verdict(Enum):
@@ -250,8 +258,12 @@ def until_end(
         ended = state.get("status") == "ended"
         if verdict is Verdict.CANCEL and not ended:
             follower.cancel()
+        if interrupts.left:
+            cancelling = verdict in (Verdict.CANCEL, Verdict.ENOUGH)
+            verdict = Verdict.ENOUGH if cancelling else Verdict.LEAVE
         note = "" if ended else _note(verdict, follower)
-        if news or note != shown:
+        # Whoever leaves says so in words of its own.
+        if ended or (verdict is not Verdict.LEAVE and (news or note != shown)):
             show(state, note)
             shown = note
         if ended or verdict in (Verdict.LEAVE, Verdict.ENOUGH):
@@ -261,8 +273,6 @@ def until_end(
 def _note(verdict: Verdict, follower: Follower) -> str:
     if verdict is Verdict.WARN:
         return "interrupt again within 5 s to cancel; the run goes on otherwise"
-    if verdict is Verdict.LEAVE:
-        return "the run goes on without this cell"
     if follower.refused:
         return f"the cancel was refused: {follower.refused}"
     if verdict in (Verdict.CANCEL, Verdict.ENOUGH):

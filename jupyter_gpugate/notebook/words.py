@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Optional
 
 Json = Mapping[str, Any]
@@ -99,6 +99,16 @@ def stopped_by(kill: Json) -> str:
     return f"by {', then '.join(steps)} in {kill.get('ms') or 0:,.0f} ms"
 
 
+def locks(answer: Json, now: float) -> Iterator[str]:
+    """Say who has locked what; ``now`` is in seconds on the clock of the locks."""
+    devices = list(answer.get("devices") or ())
+    for lock in answer.get("locks") or ():
+        name = str(lock.get("resource", ""))
+        where = "the machine" if name == "machine" else resource(name, devices)
+        left = f" for {span(lock['until'] - now)}" if lock.get("until") is not None else ""
+        yield f"{where} is locked by {lock.get('owner') or 'somebody'}{left}"
+
+
 def pids(survivors: Iterable[Any]) -> str:
     """Name processes by pid; a process may come as (pid, start ticks)."""
     return ", ".join(str(one[0] if isinstance(one, (list, tuple)) else one) for one in survivors)
@@ -123,7 +133,7 @@ def term(term_: Json) -> str:
     if term_.get("n"):
         parts.append(f"n = {term_['n']}")
     if margin:
-        parts.append(f"+ {margin / _MB:,.0f} margin")
+        parts.append(f"+ {mb(margin)} margin")
     return ", ".join(parts)
 
 

@@ -13,6 +13,7 @@ from jupyter_gpugate.core.model import ProcessKey
 from jupyter_gpugate.core.protocol import API_PATH, to_json
 from jupyter_gpugate.core.snapshot import inputs_of
 from jupyter_gpugate.core.state import MACHINE
+from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.runs.record import ACTIVE, ENDED, QUEUED, Refused
 from jupyter_gpugate.server.answers import (
     essence_of,
@@ -192,8 +193,18 @@ class EstimateHandler(ApiHandler):
 class MachineHandler(ApiHandler):
     """Devices, readers, settings: what can be measured and enforced here."""
 
+    query = ("forget",)
+
     def get(self) -> None:
         self.finish(json.dumps(machine_answer(self.gate)))
+
+    async def delete(self) -> None:
+        """Forget a device that was taken out of the machine for good, and is missing since."""
+        uuid = device_named(self.gate, self.get_query_argument("forget"), "forget")
+        if self.gate.sample.device(uuid) is not None:
+            raise Refused(409, "state", f"{uuid} is there: only a missing device is forgotten")
+        await self.gate.record(ev.DeviceForgotten(self.gate.now(), uuid))
+        self.finish({"forgotten": uuid})
 
 
 class LockHandler(ApiHandler):
@@ -222,18 +233,7 @@ class LockHandler(ApiHandler):
         self.finish({"unlocked": resource})
 
     def _resource(self, name: str) -> str:
-        """A device by UUID, its beginning, or index; the machine where nothing is named."""
-        if name in ("", MACHINE):
-            return MACHINE
-        for uuid, device in self.gate.state.inventory.items():
-            if name == str(device.index) or uuid == name:
-                return uuid
-        matches = [u for u in self.gate.state.inventory if u.startswith(name)]
-        if len(matches) != 1:
-            raise Refused(
-                400, "bad_request", f"resource: no device {name!r} here", field="resource"
-            )
-        return matches[0]
+        return MACHINE if name in ("", MACHINE) else device_named(self.gate, name, "resource")
 
 
 class DrainHandler(ApiHandler):
@@ -274,6 +274,18 @@ class NothingHere(ApiHandler):
 
     async def prepare(self) -> None:
         self.fail(404, "not_found", f"there is nothing at {self.request.path}")
+
+
+def device_named(gate: GateLoop, name: str, field: str) -> str:
+    """A device's UUID, by itself, its beginning, or the device's index."""
+    inventory = gate.state.inventory
+    for uuid, device in inventory.items():
+        if name in (uuid, str(device.index)):
+            return uuid
+    matches = [uuid for uuid in inventory if name and uuid.startswith(name)]
+    if len(matches) != 1:
+        raise Refused(400, "bad_request", f"{field}: no device {name!r} here", field=field)
+    return matches[0]
 
 
 def api_routes(host: Host) -> list[tuple[str, type[RequestHandler], dict[str, Any]]]:

@@ -291,3 +291,20 @@ def test_workers_that_were_never_tried_are_scaled_and_then_fitted(server: Served
     two = server.ask("GET", "/estimate?name=scale&workers=2").json["terms"][0]
     assert two["origin"] == "measured"
     assert terms[0]["need_bytes"] >= two["need_bytes"]
+
+
+def test_a_gpu_that_was_taken_out_for_good_can_be_forgotten(
+    stand_in: StandIn, start: Callable[..., Served]
+) -> None:
+    """A missing device stays on the list until somebody says that it will not come back."""
+    server = start()
+    uuid = stand_in.uuid(0)
+    assert server.ask("DELETE", f"/machine?forget={uuid}").status == 409
+    server.kill()
+    stand_in.library.unlink()
+    server = start()
+    (device,) = server.queue()["devices"]
+    assert device["state"] == "missing"
+    assert server.ask("DELETE", "/machine?forget=0").json == {"forgotten": uuid}
+    assert server.queue()["devices"] == []
+    assert list(server.completed("plain", "pass")["charges"]) == ["ram"]

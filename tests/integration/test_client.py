@@ -30,6 +30,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(discovery.SOCKET_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(discovery, "_folder_in_tmp", lambda: tmp_path / "in-tmp")
+    monkeypatch.setattr(discovery, "_state_folders", lambda _environ: [tmp_path / "state"])
     return tmp_path
 
 
@@ -72,6 +73,45 @@ def test_without_any_gate_the_answer_says_how_to_get_one() -> None:
     """A client that may not start a gate says what would."""
     with pytest.raises(GateUnreachable, match="jupyter gpugate serve --user"):
         connect(start=False)
+
+
+def test_the_gate_is_found_by_what_it_wrote_down(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another runtime folder, or a squatted one in its place, locks nobody out of their gate."""
+    record = runtime / "state" / "socket"
+    record.parent.mkdir()
+    with gate_at(runtime / "elsewhere" / "gpugate.sock") as gate:
+        record.write_text(f"{gate.socket_path}\n", encoding="utf-8")
+        assert connect(start=False).socket_path == gate.socket_path
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        (runtime / "in-tmp").mkdir(mode=0o755)
+        assert connect(start=False).socket_path == gate.socket_path
+
+
+@pytest.mark.parametrize("named", ["", "relative/gpugate.sock", "\0", "\n/x\0y"])
+def test_a_record_that_names_no_socket_is_passed_over(runtime: Path, named: str) -> None:
+    """Whatever stands in the file, the answer is that there is no gate."""
+    (runtime / "state").mkdir()
+    (runtime / "state" / "socket").write_text(named, encoding="utf-8")
+    with pytest.raises(GateUnreachable, match="no gate is running"):
+        connect(start=False)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to somebody else")
+def test_a_record_of_another_user_is_not_followed(runtime: Path) -> None:
+    """Nobody is led to a socket by somebody else's word, nor by a link."""
+    record = runtime / "state" / "socket"
+    record.parent.mkdir()
+    with gate_at(runtime / "elsewhere" / "gpugate.sock") as gate:
+        record.write_text(str(gate.socket_path), encoding="utf-8")
+        os.chown(record, 65534, 65534)
+        assert discovery.find() is None
+        os.chown(record, 0, 0)
+        assert discovery.find() == gate.socket_path
+        record.rename(runtime / "moved")
+        record.symlink_to(runtime / "moved")
+        assert discovery.find() is None
 
 
 def test_a_folder_that_others_can_enter_is_not_trusted(gate: GateStandIn) -> None:
@@ -266,11 +306,20 @@ def interpreter(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
     return stands_for_the_gate
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits for somebody to ask how it ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return True
+    return state.rpartition(")")[2].split()[0] in ("Z", "X")
+
+
 def end(pid: int) -> None:
     """End a gate that a test has started, and see it gone."""
     os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + PATIENCE_S
-    while not discovery._has_ended(pid):
+    while not has_ended(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -302,10 +351,13 @@ def test_where_no_gate_is_one_is_started(
 def test_a_gate_that_does_not_start_says_why(
     interpreter: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of its log is in the error, so that nobody has to look for it."""
-    monkeypatch.setattr(discovery, "FORESTALLED_S", 0.1)
-    interpreter("echo 'the journal is on a network disk' >&2; exit 3")
-    with pytest.raises(GateError, match=r"did not start.*gate\.log.*on a network disk"):
+    """The end of its log is in the error, as a sentence, as soon as it has failed."""
+    monkeypatch.setattr(discovery, "FORESTALLED_S", 1e6)
+    monkeypatch.setattr(discovery, "START_WAIT_S", 1e6)
+    interpreter("echo 'lab.paths.UnsafePath: the path is too long' >&2; exit 3")
+    with pytest.raises(
+        GateError, match=r"^the gate did not start: the path is too long \(.*gate\.log has more\)$"
+    ):
         connect()
 
 

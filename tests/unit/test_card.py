@@ -82,8 +82,25 @@ def both(state: dict[str, Any], note: str = "") -> list[str]:
 def test_each_number_of_the_estimate_says_where_it_comes_from() -> None:
     """A measured need shows its runs and its margin, a fitted one what it was fitted over."""
     for shown in both(run(estimate={"terms": [VRAM_TERM, RAM_TERM]})):
-        assert "VRAM 2,049 MB measured, n = 7, + 125 margin" in shown
+        assert "VRAM 2,049 MB measured, n = 7, + 125 MB margin" in shown
         assert "RAM 3,515 MB fitted over workers 1, 2, 4" in shown
+
+
+def test_a_traceback_that_is_raised_too_is_not_shown_twice() -> None:
+    """What led to an error goes from the output with it; all that is no traceback stays."""
+    chained = (
+        "Traceback (most recent call last):\n  ...\nKeyError: 'a'\n"
+        "\nDuring handling of the above exception, another exception occurred:\n\n"
+        "Traceback (most recent call last):\n  ...\nlab.Broken: no such file\n"
+    )
+    error = {"ename": "Broken", "evalue": "no such file", "traceback": ["..."]}
+    failed = run(status="ended", end="failed", error=error, output_tail=f"epoch 1\n{chained}")
+    assert card.without_traceback(failed)["output_tail"] == "epoch 1\n"
+    caught = {**failed, "output_tail": f"{chained}and goes on\n"}
+    assert card.without_traceback(caught) == caught
+    assert (
+        card.without_traceback({**failed, "error": None})["output_tail"] == (failed["output_tail"])
+    )
 
 
 def test_a_gap_in_the_estimate_is_called_unknown_not_zero() -> None:

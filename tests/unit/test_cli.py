@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate import __version__, cli
-from jupyter_gpugate.notebook import discovery
+from jupyter_gpugate.notebook import discovery, terminal
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +38,7 @@ def no_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(discovery.SOCKET_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(discovery, "_folder_in_tmp", lambda: tmp_path / "in-tmp")
+    monkeypatch.setattr(discovery, "_state_folders", lambda _environ: [tmp_path / "state"])
 
 
 def mistake(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -145,6 +146,7 @@ def test_as_json_the_end_is_one_document(
         (["run", "n", "--hint-vram", "2", "--", "true"], "`2` is no size"),
         (["run", "n", "--workers", "2", "--", "true"], "unrecognized arguments: --workers"),
         (["run", "n", "true"], "unrecognized arguments: true"),
+        (["run", "n", "--bad", "--", "true"], "usage: jupyter gpugate run NAME [options]"),
         (["cancel"], "RUN_ID"),
         (["nonsense"], "nonsense"),
         ([], "VERB"),
@@ -204,6 +206,76 @@ def test_at_a_terminal_one_interrupt_leaves_the_run_alone(gate: GateStandIn) -> 
     assert gate.bodies(f"/runs/{run_id}/cancel") == []
     assert "interrupt again within 5 s to cancel; the run goes on otherwise" in said
     assert f"jupyter gpugate cancel {run_id}" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_end_of_a_terminal_is_not_the_runs(gate: GateStandIn, number: int) -> None:
+    """Whoever ends the waiting command is told that its run goes on, in a line and a code."""
+    gate.on_submit = lambda _body: {}
+    command = [sys.executable, "-m", "jupyter_gpugate", "run", "n", "--", "true"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        run_id = gate.wait_for(lambda: next(iter(gate.runs), None))
+        gate.wait_for(lambda: gate.polls(run_id) > 1)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == cli.NOT_OVER
+    assert gate.bodies(f"/runs/{run_id}/cancel") == []
+    assert said.splitlines()[1:] == [f"it goes on; `jupyter gpugate cancel {run_id}` stops it"]
+
+
+def test_numbers_alone_are_told_at_most_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    """Another reason or place is told at once; free memory that moves is not."""
+    now = [0.0]
+    progress = terminal.Progress(clock=lambda: now[0])
+
+    def told(at: float, free: int, **changes: Any) -> str:
+        now[0] = at
+        reason = {"kind": "fit", "resource": "ram", "message": f"room is {free} MB", **changes}
+        progress.show({"run_id": "r", "status": "queued", "reasons": [reason]}, "")
+        return capsys.readouterr().err
+
+    assert "room is 1 MB" in told(0.0, 1)
+    assert told(1.0, 2) == ""
+    assert told(59.0, 3) == ""
+    assert "room is 4 MB" in told(60.0, 4)
+    assert "room is 5 MB" in told(61.0, 5, who=["ada"])
+
+
+def test_a_hint_without_a_gpu_is_said_to_be_in_vain(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once a run is live without a GPU, its hint at GPU memory is known to do nothing."""
+    gate.on_submit = lambda _body: {"status": "active", "phase": "running", "devices": []}
+
+    def go_on() -> None:
+        run_id = gate.wait_for(lambda: next(iter(gate.runs), None))
+        gate.wait_for(lambda: gate.polls(run_id) > 1)
+        gate.put(run_id, **DONE)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    assert cli.main(["run", "n", "--hint-vram", "1GB", "--", "true"]) == cli.OK
+    thread.join()
+    assert capsys.readouterr().err.count("--hint-vram has no effect") == 1
+
+
+@pytest.mark.usefixtures("gate")
+@pytest.mark.parametrize(("offered", "warns"), [("data\n", True), ("", False)])
+def test_input_that_is_lost_is_warned_of(tmp_path: Path, offered: str, warns: bool) -> None:
+    """A command that is fed by a file or a pipe would get nothing: that is said, on stderr."""
+    command = [sys.executable, "-m", "jupyter_gpugate", "run", "n", "--", "cat"]
+    (tmp_path / "fed").write_text(offered, encoding="utf-8")
+    with (tmp_path / "fed").open(encoding="utf-8") as fed:
+        done = subprocess.run(
+            command, cwd=ROOT, stdin=fed, capture_output=True, text=True, check=True
+        )
+    assert ("standard input is empty" in done.stderr) == warns
+    done = subprocess.run(
+        command, cwd=ROOT, input=offered, capture_output=True, text=True, check=True
+    )
+    assert ("standard input is empty" in done.stderr) == warns
 
 
 # -- the other verbs --------------------------------------------------------------------------
@@ -278,6 +350,65 @@ def test_cancel_stops_each_run_that_is_named(
     assert capsys.readouterr().out.count("is cancelled") == 2
     assert cli.main(["cancel", "c"]) == cli.FAILED
     assert "there is no run c" in capsys.readouterr().err
+
+
+def test_a_bad_id_keeps_no_other_run_alive(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each id is tried and answered, and the exit code tells that one failed."""
+    gate.put("b", status="active")
+    assert cli.main(["cancel", "a", "b"]) == cli.FAILED
+    said = capsys.readouterr()
+    assert "there is no run a" in said.err
+    assert "b is cancelled" in said.out
+    assert cli.main(["cancel", "a", "b", "--json"]) == cli.FAILED
+    answers = json.loads(capsys.readouterr().out)
+    assert (answers["a"]["error"], answers["b"]["cancelled"]) == ("not_found", True)
+
+
+LOCK = {"resource": "GPU-1", "owner": "ada", "since": 1000.0, "until": 2800.0, "kernel": None}
+
+
+def test_a_lock_is_shown_with_its_owner_and_the_time_that_is_left(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Who wonders why a GPU is not given finds who has it, in the queue and by doctor."""
+    gate.answers["/queue"] = {"devices": MACHINE["devices"], "locks": [LOCK], "now": 1060.0}
+    assert cli.main(["queue"]) == cli.OK
+    assert "GPU 0 is locked by ada for 29 min" in capsys.readouterr().out
+    gate.answers["/machine"] = {**MACHINE, "locks": [{**LOCK, "resource": "machine"}]}
+    assert cli.main(["doctor"]) == cli.OK
+    assert "The machine is locked by ada for " in capsys.readouterr().out
+
+
+def test_a_reader_that_has_had_enough_is_no_error(gate: GateStandIn) -> None:
+    """Output into a pipe that nobody reads any more ends without a word."""
+    gate.answers["/queue"] = {"queued": [{"name": "n" * 64}] * 5000}
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "jupyter_gpugate", "queue"]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (cli.OK, "")
+
+
+@pytest.mark.parametrize(
+    ("most", "told"),
+    [
+        (1, "1 worker fits now"),
+        (3, "up to 3 workers fit now"),
+        (64, "64 workers, the most a run can have, fit now"),
+    ],
+)
+def test_how_many_workers_fit_is_told_in_words(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str], most: int, told: str
+) -> None:
+    """The number reads as what it means."""
+    gate.answers["/estimate"] = {"name": "n", "workers": 1, "max_workers": most}
+    assert cli.main(["estimate", "n"]) == cli.OK
+    assert told in capsys.readouterr().out
 
 
 def test_doctor_tells_what_is_measured_and_why_something_is_not(

@@ -573,8 +573,9 @@ def test_an_estimate_is_shown_with_its_origins(notebook: Notebook, gate: GateSta
         "would_start": False,
         "reasons": [{"message": "the machine takes no new runs"}],
     }
-    notebook.run("%gpu_estimate resnet-val --workers 2 --gpus 0")
-    assert gate.asked[-1].query == {"name": "resnet-val", "workers": "2", "gpus": "0"}
+    notebook.run("%gpu_estimate resnet-val --workers 2 --gpus 0 --episodes 9")
+    asked = {"name": "resnet-val", "workers": "2", "gpus": "0", "episodes": "9"}
+    assert gate.asked[-1].query == asked
     text = notebook.texts()[0]
     for words in (
         "RAM 1,024 MB by your hint",
@@ -590,6 +591,29 @@ def test_a_run_is_cancelled_by_its_id(notebook: Notebook, gate: GateStandIn) -> 
     gate.put("20261129-000000-aaaaa", status="active")
     notebook.run("%gpu_cancel 20261129-000000-aaaaa")
     assert notebook.texts() == ["20261129-000000-aaaaa is cancelled: stopped by TERM in 12 ms"]
+
+
+def test_a_bad_id_keeps_no_other_run_alive(notebook: Notebook, gate: GateStandIn) -> None:
+    """Each id that is named is cancelled, wherever in the line an unknown one stands."""
+    gate.put("b", status="active")
+    assert "there is no run a" in notebook.usage_error("%gpu_cancel a b")
+    assert gate.runs["b"]["end"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("source", "usage"),
+    [
+        ("%%gated_eval --help\npass", "usage: %%gated_eval NAME [options]"),
+        ("%gpu_estimate -h", "usage: %gpu_estimate NAME [options]"),
+        ("%gpu_cancel --help", "usage: %gpu_cancel RUN_ID [options]"),
+    ],
+)
+def test_a_magic_tells_how_it_is_used(
+    notebook: Notebook, capsys: pytest.CaptureFixture[str], source: str, usage: str
+) -> None:
+    """Asked for help, a magic shows its own way of being written, and does nothing else."""
+    assert notebook.run(source).success
+    assert usage in capsys.readouterr().out
 
 
 def test_unloading_takes_the_magics_back(notebook: Notebook) -> None:

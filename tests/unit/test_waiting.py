@@ -34,6 +34,7 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GateStandI
     monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "nowhere"))
     monkeypatch.setattr(discovery, "_folder_in_tmp", lambda: tmp_path / "in-tmp")
+    monkeypatch.setattr(discovery, "_state_folders", lambda _environ: [tmp_path / "state"])
     with gate_at(path) as gate:
         yield gate
 

@@ -1,0 +1,139 @@
+"""A terminal's wait for its run: output on stdout, where the run stands on stderr."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import stat
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, Optional
+
+from jupyter_gpugate.notebook import card, words
+from jupyter_gpugate.notebook.client import Client
+from jupyter_gpugate.notebook.stream import OutputStream
+from jupyter_gpugate.notebook.waiting import (
+    Follower,
+    Interrupts,
+    Patience,
+    State,
+    Verdict,
+    until_end,
+)
+
+#: How often the numbers of an unchanged reason are told anew.
+_NUMBERS_S: Final = 60.0
+
+
+def waited(
+    client: Client, run_id: str, show: Callable[[State, str], None], *, streams: bool
+) -> tuple[State, Verdict]:
+    """Wait for a run's end, or until a signal says not to; return as `until_end` does."""
+    interrupts = Interrupts()
+    stream = None
+    ended = False
+    with interrupts.taken(), _leaving(interrupts):
+        follower = Follower(client, run_id)
+        if streams:
+            stream = OutputStream(Client(client.socket_path), run_id, write)
+        try:
+            patience = Patience(interactive=sys.stdin is not None and sys.stdin.isatty())
+            state, verdict = until_end(follower, interrupts, patience, show)
+            ended = state.get("status") == "ended"
+        finally:
+            follower.close()
+            if stream is not None:
+                stream.close(to_the_end=ended)
+    return state, verdict
+
+
+class Progress:
+    """Says on stderr where the run stands, whenever that changes.
+
+    Free memory moves all the time: numbers alone are told at most once a minute.
+    """
+
+    def __init__(
+        self, *, hints_vram: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._hints_vram = hints_vram
+        self._clock = clock
+        self._seen: Optional[tuple[object, ...]] = None
+        self._said = ""
+        self._said_at = 0.0
+
+    def show(self, state: State, note: str) -> None:
+        """Say the state, or the note in its place."""
+        reasons = state.get("reasons") or ()
+        reason = reasons[0] if reasons and state.get("status") == "queued" else {}
+        why = f": {words.why(reason)}" if reason else ""
+        line = note or f"{state.get('run_id')} {card.title(state)}{why}"
+        seen = (
+            *(state.get(name) for name in ("status", "position", "phase", "end")),
+            *(reason.get(name) for name in ("kind", "resource", "who")),
+            note,
+        )
+        now = self._clock()
+        if seen != self._seen or (line != self._said and now - self._said_at >= _NUMBERS_S):
+            self._seen, self._said, self._said_at = seen, line, now
+            say(line)
+        if self._hints_vram and state.get("status") == "active" and not state.get("devices"):
+            self._hints_vram = False
+            say("--hint-vram has no effect here: the run has no GPU")
+
+
+def warn_of_lost_input() -> None:
+    """Say on stderr that what a pipe or a file offers on stdin will not reach the command."""
+    try:
+        mode = os.fstat(0).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+            return
+        unread = array.array("i", [0])
+        fcntl.ioctl(0, termios.FIONREAD, unread)
+    except OSError:
+        return
+    if unread[0] > 0:
+        say("the command's standard input is empty: what is offered here does not reach it")
+
+
+def say(line: str) -> None:
+    """Print to stderr; a terminal that is gone is no reason to fail."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def write(text: str) -> None:
+    """Write to stdout at once; a reader that has gone away, like `head`, has had enough."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        # What is still buffered would fail again when the interpreter ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def _leaving(interrupts: Interrupts) -> Iterator[None]:
+    """Let the end of the terminal or of its session end the wait; `nohup` goes on to hold."""
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    with contextlib.ExitStack() as before:
+        if interrupts.counts:
+            for number in numbers:
+                signal.signal(number, interrupts.leave)
+                before.callback(signal.signal, number, signal.SIG_DFL)
+        yield
