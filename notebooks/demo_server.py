@@ -188,6 +188,8 @@ class ServedKernel:
     def client(self) -> AsyncKernelClient:
         client = AsyncKernelClient()
         client.load_connection_file(str(self._connection))
+        # On a busy machine a kernel that answers a second late is not a dead one.
+        client.hb_channel.time_to_dead = PATIENCE_S
         return client
 
     async def is_alive(self) -> bool:

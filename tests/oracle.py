@@ -7,11 +7,22 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import psutil
+
 from tests.fake_nvml import StandIn
 from tests.served import Served, until
 
 #: A sample is at most this old when a snapshot shows it; younger changes are not compared.
 SETTLED_S = 2.5
+
+
+def family(pid: int) -> set[int]:
+    """A process and all its descendants, as the kernel has them."""
+    try:
+        process = psutil.Process(pid)
+        return {pid, *(child.pid for child in process.children(recursive=True))}
+    except psutil.Error:
+        return {pid}
 
 
 class Oracle:
@@ -80,7 +91,7 @@ class Oracle:
             if row["used_total"] != state.used_bytes(uuid):
                 self.wrong.append(f"{uuid}: used {row['used_total']}, not {state.used_bytes(uuid)}")
             for run in snapshot["running"]:
-                of_run = sum(held.get(pid, 0) for pid, _ in run["tree"])
+                of_run = sum(held.get(pid, 0) for pid in family(run["pid"]))
                 told = row["runs"].get(run["run_id"], 0)
                 if told != of_run:
                     self.wrong.append(f"{run['run_id']} on {uuid}: {told}, not {of_run}")
