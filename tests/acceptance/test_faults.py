@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -388,25 +387,37 @@ def test_a_run_that_outlives_its_time_limit_is_stopped(shared_server: Served) ->
     assert shared_server.output(row["run_id"]) == "up\n"
 
 
+SLOW_START = """
+import json, pathlib, time
+from jupyter_gpugate.runs import directory
+make, release = directory.create_attempt, pathlib.Path({release!r})
+def slowly(path, *rest):
+    name = json.loads((path / "spec.json").read_text())["name"]
+    while name == "slow" and not release.exists():
+        time.sleep(0.02)
+    return make(path, *rest)
+directory.create_attempt = slowly
+"""
+
+
 @pytest.mark.behaviour(127)
-def test_a_start_that_takes_for_ever_holds_up_nobody(shared_server: Served, tmp_path: Path) -> None:
-    """While one run's interpreter does not come up, others are queued, started and ended."""
-    release = tmp_path / "release"
-    interpreter = tmp_path / "slow-python"
-    interpreter.write_text(
-        "#!/bin/sh\n"
-        "case $1 in *source.py) ;; *)\n"
-        f"    until [ -e {release} ]; do sleep 0.05; done ;;\n"
-        f'esac\nexec {sys.executable} "$@"\n'
-    )
-    interpreter.chmod(0o755)
-    slow = shared_server.submit("slow", "print('at last')", interpreter=str(interpreter))
-    until(lambda: shared_server.run(slow)["status"] == "active", "it is being started")
+def test_a_start_that_takes_for_ever_holds_up_nobody(
+    places: Places, start: Callable[..., Served]
+) -> None:
+    """While the disk keeps one run from starting, others are queued, started and ended."""
+    release = places.root / "release"
+    config = places.root / "config" / "jupyter_server_config.py"
+    config.parent.mkdir()
+    config.write_text(SLOW_START.format(release=str(release)))
+    server = start()
+    slow = server.submit("slow", "print('at last')")
+    until(lambda: server.run(slow)["phase"] == "granted", "it may start")
     for n in range(3):
-        shared_server.completed(f"quick-{n}", "pass")
-    assert shared_server.run(slow)["end"] is None
+        server.completed(f"quick-{n}", "pass")
+    assert server.run(slow)["end"] is None
     release.touch()
-    assert shared_server.ended(slow)["end"] == "completed"
+    assert server.ended(slow)["end"] == "completed"
+    assert server.output(slow) == "at last\n"
 
 
 @pytest.mark.behaviour(122)
