@@ -61,7 +61,7 @@ def test_command_line_need_not_be_text() -> None:
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        (b"HOME=/root\0JPY_SESSION_NAME=/work/a.ipynb\0X=1\0", "/work/a.ipynb"),
+        (b"HOME=/root\0JPY_SESSION_NAME=/home/ada/a.ipynb\0X=1\0", "/home/ada/a.ipynb"),
         (b"JPY_SESSION_NAME=n=1.ipynb\0", "n=1.ipynb"),
         (b"JPY_SESSION_NAME=\0", None),
         (b"MY_JPY_SESSION_NAME=x\0", None),
