@@ -23,7 +23,7 @@ GPU_IS_LOST = "nvml-15"
 #: To decide again from a snapshot costs more than all other checks together: one turn in so many.
 SNAPSHOT_TURNS = 50
 #: And one in so many of those that grant something.
-GRANTING_TURNS = 8
+GRANTING_TURNS = 12
 
 
 def devices(count: int = 1, total_bytes: int = 24 * GB, model: str = L4) -> list[Device]:

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from jupyter_gpugate.core import events as ev
@@ -246,7 +246,7 @@ class GateLoop:
         else:
             self.state, later = turn.unwritten()
             self._backlog.extend(later)
-            self.decisions = replace(turn.decisions, grants=())
+            self.decisions = turn.withheld()
         self._settle(batch)
         self.version += 1
         self._next_version.set()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_gpugate.core.checks import Asks, check
+from jupyter_gpugate.core.admission import verdict_on
 from jupyter_gpugate.core.decisions import Refusal
 from jupyter_gpugate.core.estimation import max_workers
 from jupyter_gpugate.core.explain import explain
 from jupyter_gpugate.core.model import RAM, VRAM, Device, Request
-from jupyter_gpugate.core.needs import estimate_on, models_of, needs_of, setting_on
+from jupyter_gpugate.core.needs import estimate_on, models_of, setting_on
 from jupyter_gpugate.core.protocol import to_json
-from jupyter_gpugate.core.room import machine_reason, rooms
+from jupyter_gpugate.core.room import rooms
 from jupyter_gpugate.core.snapshot import queued_row, running_row
-from jupyter_gpugate.core.state import GateState, GroupKey, Queued
+from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import ACTIVE, ENDED, Record
@@ -173,26 +173,18 @@ def _most_workers(gate: GateLoop, request: Request, device: Device | None) -> in
 
 def _verdict(gate: GateLoop, request: Request) -> list[dict[str, Any]]:
     """The reasons that would keep it waiting if it were alone at the end of the queue."""
-    state = gate.state
-    needs, estimate = needs_of(state.calibration, request, state.inventory, state.driver)
-    key = Queued(request, 0, 0.0, "", needs, estimate).key
-    verdict = check(_asks(state, key), rooms(state, gate.sample, gate.now()), machine_reason(state))
+    verdict = verdict_on(gate.state, gate.sample, request, gate.now())
     if not isinstance(verdict, Refusal):
         return []
     return [
         {
             "kind": reason.check.value,
             "resource": reason.resource,
-            "message": explain(state, reason),
+            "message": explain(gate.state, reason),
             "numbers": dict(reason.numbers),
         }
         for reason in verdict.reasons
     ]
-
-
-def _asks(state: GateState, key: GroupKey) -> Asks:
-    running = sum(1 for lease in state.leases.values() if lease.request.owner == key.owner)
-    return Asks(state, "", key, waited_s=0.0, parked=False, running=running)
 
 
 # -- the machine --------------------------------------------------------------------------------

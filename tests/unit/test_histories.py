@@ -55,7 +55,7 @@ class History:
         self.outsiders: list[ProcessKey] = []
         self.troubles: list[tuple[float, Callable[[], None]]] = []  # until when, and its end
         self.happenings: list[tuple[int, Callable[[], None]]] = [
-            (40, self.submit),
+            (24, self.submit),
             (6, self.cancel),
             (5, self.outsider_comes),
             (6, self.outsider_goes),
