@@ -57,7 +57,7 @@ def server(start: Callable[..., Served]) -> Served:
 def _end_everything_of(places: Places) -> None:
     """Kill whatever carries this test's directories in its environment."""
     mark = f"XDG_RUNTIME_DIR={places.runtime}".encode()
-    tag = str(places.runs).encode()
+    tag = str(places.root).encode()
 
     def left() -> list[int]:
         found = []

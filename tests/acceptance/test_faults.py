@@ -128,7 +128,7 @@ def _fault_of_reader(server: Served) -> Any:
     return fault
 
 
-@pytest.mark.behaviour(28, 51, 72, 118)
+@pytest.mark.behaviour(28, 51, 118)
 def test_garbage_from_the_driver_teaches_nothing(gpu_server: Served, gpus: StandIn) -> None:
     """Noise for lists and sizes is no reading: no peak is learned from it, no run starts on it."""
     hints = {"vram_bytes": 3 * GB}
@@ -198,7 +198,7 @@ def test_a_full_gpu_is_a_gpu(gpu_server: Served, gpus: StandIn) -> None:
     assert gpu_server.ended(waits)["end"] == "completed"
 
 
-@pytest.mark.behaviour(27, 118)
+@pytest.mark.behaviour(118)
 def test_a_gpu_that_was_there_and_is_gone_is_missing(
     stand_in: StandIn, start: Callable[..., Served]
 ) -> None:
@@ -482,7 +482,6 @@ def test_a_run_that_waits_too_long_expires(shared_server: Served) -> None:
     assert shared_server.ended(patient)["end"] == "completed"
 
 
-@pytest.mark.behaviour(110)
 def test_a_flood_of_submits_is_bounded(server: Served) -> None:
     """Of one user 200 runs may wait: more are told to come again, and what was taken is kept."""
     server.ask("POST", "/drain", {})
