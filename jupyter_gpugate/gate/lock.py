@@ -81,9 +81,7 @@ class GateLock:
 
     def _take_name(self) -> bool:
         """Take the name; go without it where a stranger does, since anybody may take any name."""
-        name = (
-            b"\0gpugate-" + hashlib.sha256(os.fsencode(self._path.resolve())).hexdigest().encode()
-        )
+        name = self._name_of_kernel()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(name)
