@@ -1,10 +1,11 @@
 """B2: what one walk over the process table costs, beside psutil and beside a walk written in C.
 
-The walkers are processes of their own and walk the same crowd in turn (A B C, B C A, ...), the
-oldest of it replaced before each turn.  A cost is the median CPU time of one walk; a whole reading
-of the machine, RAM and cgroups included, is timed beside them.  The system calls of a walk are
-counted by strace where that is allowed, else in the walker.  Ratios of a machine whose own fixed
-loop varied by more than 1.3x between turns mean nothing: they are void.
+The walkers are processes of their own and walk the same crowd, each once a turn, in a shuffled
+order, so that none always follows the same one; the oldest of the crowd is replaced before each
+turn.  A cost is the median CPU time of one walk, a ratio the median of the turns' ratios; a whole
+reading of the machine, RAM and cgroups included, is timed beside them.  The system calls of a walk
+are counted by strace where that is allowed, else in the walker.  Ratios of a machine whose own
+fixed loop varied by more than 1.3x between turns mean nothing: they are void.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import itertools
 import json
 import os
+import random
 import re
 import resource
 import shutil
@@ -23,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import ExitStack, contextmanager
+from operator import truediv
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple, TypeAlias, cast
 
@@ -37,7 +40,7 @@ _HERE: Final = Path(__file__).resolve().parent
 _WARM_UP: Final = 3
 
 
-def run(sizes: Sequence[int] = SIZES, rounds: int = 21, churn: int = CHURN) -> dict[str, Any]:
+def run(sizes: Sequence[int] = SIZES, rounds: int = 41, churn: int = CHURN) -> dict[str, Any]:
     """Measure crowds of these sizes.
 
     Returns JSON data: per size the costs in milliseconds and what became of each bar (None: void);
@@ -79,7 +82,7 @@ def _measure(
         commands["floor"] = [str(floor)]
         walkers = {name: stack.enter_context(_running(line)) for name, line in commands.items()}
         costs: dict[str, list[float]] = {name: [] for name in walkers}
-        turns = list(walkers)
+        turns, order = list(walkers), random.Random(2)
         seen = 0
         for _ in range(_WARM_UP + rounds):
             crowd.ask(str(churn))
@@ -88,20 +91,20 @@ def _measure(
                 rows, _, nanoseconds = (int(word) for word in walkers[name].ask("walk").split())
                 costs[name].append(nanoseconds / 1e6)
                 seen = rows if name == "ours" else seen
-            turns.append(turns.pop(0))
+            order.shuffle(turns)
         meter, calls = _count_calls(crowd, churn)
-    medians = {name: statistics.median(cost[_WARM_UP:]) for name, cost in costs.items()}
-    return _judge(seen, medians, _spread(calibration[_WARM_UP:]), meter, calls / seen)
+    costs = {name: cost[_WARM_UP:] for name, cost in costs.items()}
+    return _judge(seen, costs, _spread(calibration[_WARM_UP:]), meter, calls / seen)
 
 
 def _judge(
-    seen: int, medians: dict[str, float], spread: float, meter: str, calls: float
+    seen: int, costs: dict[str, list[float]], spread: float, meter: str, calls: float
 ) -> dict[str, Any]:
     values = {
-        "of_floor": medians["ours"] / medians["floor"],
-        "of_psutil": medians["ours"] / medians["psutil"],
-        "calls_per_process": calls,
+        f"of_{peer}": statistics.median(map(truediv, costs["ours"], costs[peer]))
+        for peer in ("floor", "psutil")
     }
+    values["calls_per_process"] = calls
     void = spread > STEADY
     bars = {
         name: {
@@ -114,7 +117,7 @@ def _judge(
     }
     return {
         "processes": seen,
-        "ms": {name: round(cost, 3) for name, cost in medians.items()},
+        "ms": {name: round(statistics.median(cost), 3) for name, cost in costs.items()},
         "spread": round(spread, 3),
         "calls_by": meter,
         "bars": bars,

@@ -438,7 +438,8 @@ def test_walk_within_few_descriptors() -> None:
     """A process that may open few files walks the same table, and can still open files after it."""
     script = """
     import os, resource
-    from jupyter_gpugate.gate.process_table import ProcessTable, descriptor_budget
+    from jupyter_gpugate.gate.process_table import ProcessTable
+    from jupyter_gpugate.gate.statm_files import descriptor_budget
     table = ProcessTable()
     whole = set(table.walk())
     table.close()

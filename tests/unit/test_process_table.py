@@ -14,8 +14,8 @@ from jupyter_gpugate.gate.process_table import (
     NOTABLE_BYTES,
     REVISIT_WALKS,
     ProcessTable,
-    descriptor_budget,
 )
+from jupyter_gpugate.gate.statm_files import descriptor_budget
 from tests.fake_proc import KERNEL_THREAD, MB, PAGE, FakeProc, gone_is_gone, open_descriptors
 
 KERNEL = ("python", "-m", "ipykernel_launcher", "-f", "/run/kernel-1.json")
