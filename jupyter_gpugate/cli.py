@@ -130,7 +130,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _queue(options: argparse.Namespace) -> int:
-    from jupyter_gpugate.notebook import tables
+    from jupyter_gpugate.faces import tables
     from jupyter_gpugate.notebook.client import connect
 
     snapshot = connect().queue()
@@ -139,7 +139,7 @@ def _queue(options: argparse.Namespace) -> int:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from jupyter_gpugate.notebook import tables
+    from jupyter_gpugate.faces import tables
     from jupyter_gpugate.notebook.client import connect
 
     asked = {name: getattr(options, name) for name in ("name", "workers", "gpus", "episodes")}
@@ -149,7 +149,7 @@ def _estimate(options: argparse.Namespace) -> int:
 
 
 def _cancel(options: argparse.Namespace) -> int:
-    from jupyter_gpugate.notebook import tables
+    from jupyter_gpugate.faces import tables
     from jupyter_gpugate.notebook.client import connect
     from jupyter_gpugate.notebook.errors import GateError
     from jupyter_gpugate.notebook.terminal import say
@@ -175,7 +175,7 @@ def _cancel(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from jupyter_gpugate.notebook import tables
+    from jupyter_gpugate.faces import tables
     from jupyter_gpugate.notebook.client import connect
     from jupyter_gpugate.notebook.errors import GateUnreachable
 

@@ -1,1 +1,1 @@
-"""The kernel's side: magics, client, card."""
+"""The kernel's side: magics, client, waiting."""

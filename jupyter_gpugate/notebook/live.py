@@ -6,8 +6,8 @@ from typing import Any
 
 from IPython.display import display
 
-from jupyter_gpugate.notebook import card
-from jupyter_gpugate.notebook.words import Json
+from jupyter_gpugate.faces import card
+from jupyter_gpugate.faces.words import Json
 
 _display: Any = display  # IPython gives it no types
 

@@ -16,8 +16,9 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 from IPython.display import display
 
+from jupyter_gpugate.faces import tables
 from jupyter_gpugate.notebook import options as given
-from jupyter_gpugate.notebook import results, scope, submission, tables, values
+from jupyter_gpugate.notebook import results, scope, submission, values
 from jupyter_gpugate.notebook.client import Client, connect
 from jupyter_gpugate.notebook.errors import GateError, RunCancelled, RunDetached
 from jupyter_gpugate.notebook.live import LiveCard

@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from jupyter_gpugate.notebook import card, results, words
+from jupyter_gpugate.faces import card, words
+from jupyter_gpugate.notebook import results
 from jupyter_gpugate.notebook.client import Client, connect
 from jupyter_gpugate.notebook.errors import GateError, RunCancelled, RunFailed
 from jupyter_gpugate.notebook.waiting import Follower, State

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, Optional
 
-from jupyter_gpugate.notebook import card, words
+from jupyter_gpugate.faces import card, words
 from jupyter_gpugate.notebook.client import Client
 from jupyter_gpugate.notebook.stream import OutputStream
 from jupyter_gpugate.notebook.waiting import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.notebook import card
+from jupyter_gpugate.faces import card
 
 MB = 1 << 20
 

@@ -21,7 +21,7 @@ NOUNS = {"core.model", "core.protocol", "core.events"}
 #: Single files that run where nothing of ours is installed.
 ALONE = {"runs.source", "runs.supervisor", "runs.cell"}
 #: Where the oldest Python has to do.
-KERNEL_SIDE = {"", "__main__", "_version", "cli", "core", "notebook"}
+KERNEL_SIDE = {"", "__main__", "_version", "cli", "core", "faces", "notebook"}
 #: All that `core` may use of the standard library: what neither acts nor asks the machine.
 PURE = {
     "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum",
@@ -126,8 +126,9 @@ def may_import(importer: str, imported: str, *, lazy: bool) -> bool:
         "core": {"core"},
         "gate": {"core", "gate"},
         "runs": {"core", "runs"},
-        "server": {"core", "gate", "runs", "server"},
-        "notebook": {"notebook"},
+        "server": {"core", "faces", "gate", "runs", "server"},
+        "notebook": {"faces", "notebook"},
+        "faces": {"faces"},
     }.get(part, set())
 
 
@@ -138,7 +139,7 @@ def is_kernel_side(module: str) -> bool:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_run_one_way(module: str) -> None:
-    """Nouns know nobody, core knows nouns, gate and runs know core, server knows all of them."""
+    """Nouns know nobody, core knows nouns, gate and runs know core, server knows all and faces."""
     wrong = [
         i
         for i in imports_of(module)
@@ -160,7 +161,9 @@ def test_imports_run_one_way(module: str) -> None:
         ("runs.launcher", "runs.directory", True),
         ("runs.supervisor", "core.protocol", False),
         ("server.extension", "gate.loop", True),
-        ("server.extension", "notebook.card", False),
+        ("server.extension", "faces.card", True),
+        ("server.extension", "notebook.client", False),
+        ("faces.card", "core.protocol", False),
         ("notebook.client", "core.protocol", True),
         ("notebook.client", "core.model", False),
         ("cli", "server.service", False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_gpugate.notebook import screen
+from jupyter_gpugate.faces import screen
 
 
 @pytest.mark.parametrize(

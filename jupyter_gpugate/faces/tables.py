@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final
 
-from jupyter_gpugate.notebook import words
-from jupyter_gpugate.notebook.words import Json
+from jupyter_gpugate.faces import words
+from jupyter_gpugate.faces.words import Json
 
 Table = Sequence[Sequence[str]]
 

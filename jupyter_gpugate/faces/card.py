@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from html import escape
 from typing import Final, NamedTuple
 
-from jupyter_gpugate.notebook import screen, words
-from jupyter_gpugate.notebook.words import Json
+from jupyter_gpugate.faces import screen, words
+from jupyter_gpugate.faces.words import Json
 
 #: Lines of output in the text form; the HTML form scrolls through all that the gate keeps at hand.
 TEXT_LINES: Final = 20
