@@ -50,6 +50,7 @@ def snapshot(state: GateState, sample: Sample, decisions: Decisions, now: float)
         "earmarks": [to_json(mark) for mark in decisions.earmarks],
         "attribution": _attribution(state, sample),
         "devices": [_device_row(state, sample, room) for room in here.values() if room.device],
+        "unified": [_device_words(state, u) for u, d in state.inventory.items() if d.unified],
         "external": list(_external_rows(state, sample, now)),
         "readers": [_reader_row(health, now) for health in sample.readers],
         "locks": [to_json(lock) for lock in state.locks.values()],

@@ -65,9 +65,9 @@ class Turn:
     def unwritten(self) -> tuple[GateState, tuple[ev.Event, ...]]:
         """The next state when nothing could be written, and what is to be written later.
 
-        Ends and releases count all the same; submits and grants do not exist.
+        Ends and releases count all the same; grants, and whatever is `REFUSED`, do not exist.
         """
-        posted = tuple(e for e in self.happened.posted if not isinstance(e, ev.Requested))
+        posted = tuple(e for e in self.happened.posted if not isinstance(e, ev.REFUSED))
         after, events, _ = _advance(self.before, replace(self.happened, posted=posted))
         return _ticked(after, self.at), _journalled(events)
 

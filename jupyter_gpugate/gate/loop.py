@@ -114,6 +114,8 @@ class GateLoop:
         self._has_news = False  # of the machine, not yet taken in
         self._pruned_at = clock()
         self._log = log or logging.getLogger("jupyter_gpugate")
+        #: Called after each tick; what they raise is logged.
+        self.listeners: list[Callable[[], None]] = []
         self._snapshot: tuple[int, dict[str, Any]] | None = None
         self._names = Names()
 
@@ -251,6 +253,14 @@ class GateLoop:
         self.version += 1
         self._next_version.set()
         self._next_version = asyncio.Event()
+        self._tell_listeners()
+
+    def _tell_listeners(self) -> None:
+        for listener in self.listeners:
+            try:
+                listener()
+            except Exception:  # noqa: BLE001 - who only listens must not end a tick
+                self._log.exception("a listener of the gate failed")
 
     async def _measure(self, *, anew: bool) -> bool:
         """Take in what the readers have; only an end makes them read anew."""
@@ -287,11 +297,11 @@ class GateLoop:
         self._journal.append(events, durable=durable)
 
     def _settle(self, batch: list[_Posted]) -> None:
-        """Answer everybody who waits: submits are refused while nothing can be written down."""
+        """Answer everybody who waits; what does not exist unwritten is refused."""
         for posted in batch:
             if posted.done is None or posted.done.done():
                 continue
-            if self.journal_fault is not None and isinstance(posted.event, ev.Requested):
+            if self.journal_fault is not None and isinstance(posted.event, ev.REFUSED):
                 posted.done.set_exception(JournalError(self.journal_fault))
             else:
                 posted.done.set_result(None)

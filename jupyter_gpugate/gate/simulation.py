@@ -94,7 +94,7 @@ class MemoryJournal:
 
 @dataclass
 class SimulatedRun:
-    """A live attempt on the simulated machine."""
+    """A live attempt on the simulated machine; it does nothing before the gate has said go."""
 
     grant: Grant
     request: Request
@@ -102,6 +102,7 @@ class SimulatedRun:
     started_at: float
     supervisor: Holding
     worker: Holding
+    going: bool = False
     peak_ram: int = 0
     peak_vram: dict[str, int] = field(default_factory=dict)
 
@@ -222,9 +223,25 @@ class Simulation:
         self.runs[grant.run_id] = SimulatedRun(
             grant, request, behaviour, self.now, supervisor, worker
         )
-        self.posted.append(ev.Started(self.now, grant.run_id, grant.fence, supervisor.key, BOOT))
+
+    def _ask_for_go(self, run: SimulatedRun) -> None:
+        """A start is refused while nothing can be written down; then it is asked for again."""
+        grant, key = run.grant, run.supervisor.key
+        lease = self.state.leases.get(grant.run_id)
+        if lease is None or lease.fence != grant.fence:
+            self.lose(grant.run_id)
+            return
+        self.posted.append(ev.Started(self.now, grant.run_id, grant.fence, key, BOOT))
+        if self.journal.broken:
+            run.started_at = self.now
+        else:
+            run.going = True
 
     def _live(self, run: SimulatedRun) -> None:
+        if not run.going:
+            self._ask_for_go(run)
+        if not run.going:
+            return
         age = self.now - run.started_at
         if age >= run.behaviour.lasts_s:
             self._end(run, run.behaviour.outcome)

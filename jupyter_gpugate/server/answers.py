@@ -83,6 +83,7 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "submitted": summary["submitted"],
         "ended": summary.get("ended"),
         "cancel_requested": record.cancelled,
+        "detached": record.detached,
     }
 
 
@@ -197,6 +198,7 @@ def machine_answer(gate: GateLoop) -> dict[str, Any]:
     return {
         "ram": to_json(ram) if ram else None,
         "devices": shown["devices"],
+        "unified": shown["unified"],
         "readers": shown["readers"],
         "attribution": shown["attribution"],
         "reach": shown["reach"],

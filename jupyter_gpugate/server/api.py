@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ValidationError
@@ -19,12 +20,19 @@ from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.socket import peer_uid
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import Refused
-from jupyter_gpugate.server.wire import problem_of
+from jupyter_gpugate.server.contract import calls_of
+from jupyter_gpugate.server.wire import (
+    BODY_LIMIT_BYTES,
+    ENVIRONMENT_LIMIT_BYTES,
+    PollQuery,
+    problem_of,
+)
 
 if TYPE_CHECKING:
+    from jupyter_gpugate.gate.history import History
+    from jupyter_gpugate.server.feed import Feed
     from jupyter_gpugate.server.host import Host
 
-LONGEST_POLL_S = 60.0
 #: A gate that takes up what is on the disk is waited for so long.
 STARTING_S = 20.0
 
@@ -32,8 +40,10 @@ STARTING_S = 20.0
 class ApiHandler(RequestHandler):
     """JSON in, JSON out; an error says what is wrong and where."""
 
-    #: The names that a query may have here.
-    query: ClassVar[tuple[str, ...]] = ()
+    #: Below the API's own path; its methods are declared by `contract.call`.
+    path: ClassVar[str] = ""
+    #: Whether a host that ends when nobody needs it counts this as being needed.
+    keeps_awake: ClassVar[bool] = True
 
     def initialize(self, host: Host) -> None:
         self.host = host
@@ -50,18 +60,25 @@ class ApiHandler(RequestHandler):
             raise HTTPError(503, "the gate is starting")
         return self.host.launcher
 
+    @property
+    def feed(self) -> Feed:
+        if self.host.feed is None:
+            raise HTTPError(503, "the gate is starting")
+        return self.host.feed
+
+    @property
+    def history(self) -> History:
+        if self.host.history is None:
+            raise HTTPError(503, "the gate is starting")
+        return self.host.history
+
     async def prepare(self) -> None:
-        self.host.touched_at = boot_time()
+        if self.keeps_awake:
+            self.host.touched_at = boot_time()
         if peer_uid(self) not in (os.getuid(), 0):
             raise HTTPError(403, "this socket belongs to another user")
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.host.led.wait(), STARTING_S)
-        unknown = sorted(set(self.request.query_arguments) - set(self.query))
-        if unknown:
-            allowed = f"; known here: {', '.join(self.query)}" if self.query else ""
-            raise Refused(
-                400, "bad_request", f"{unknown[0]}: no such option{allowed}", field=unknown[0]
-            )
 
     def fail(self, status: int, error: str, message: str, /, **detail: Any) -> None:
         self.set_status(status)
@@ -76,6 +93,8 @@ class ApiHandler(RequestHandler):
         elif isinstance(error, JournalError):
             self.fail(503, "journal", f"the gate cannot write its journal: {error}")
         else:
+            if status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+                self.set_header("Allow", ", ".join(calls_of(type(self))).upper())
             words = {400: "bad_request", 403: "forbidden", 404: "not_found", 405: "bad_method"}
             message = getattr(error, "log_message", None) or self._reason
             self.fail(status_code, words.get(status_code, "internal"), str(message))
@@ -85,11 +104,25 @@ class ApiHandler(RequestHandler):
             super().log_exception(typ, value, tb)
 
     def data(self) -> Any:
-        """The body as JSON data."""
+        """The body as JSON data, neither of which is too large."""
         try:
-            return json.loads(self.request.body or b"{}")
+            data = json.loads(self.request.body or b"{}")
         except (ValueError, RecursionError):
             raise Refused(400, "bad_request", "the body is not JSON", field="body") from None
+        self._check_sizes(data)
+        return data
+
+    def _check_sizes(self, data: Any) -> None:
+        environment = data.get("environment") if isinstance(data, dict) else None
+        of_environment = len(json.dumps(environment)) if environment else 0
+        rest = len(self.request.body) - of_environment
+        for field, what, size, limit in (
+            ("environment", "the environment", of_environment, ENVIRONMENT_LIMIT_BYTES),
+            ("body", "the body without its environment", rest, BODY_LIMIT_BYTES),
+        ):
+            if size > limit:
+                problem = f"{what} is over {limit >> 10} KiB: stage large inputs as files"
+                raise Refused(413, "too_large", problem, field=field, size=size, limit=limit)
 
     def validated(self, kind: type[BaseModel], data: Any) -> Any:
         """The body as a model, or a refusal that names the field, the value and what is allowed."""
@@ -102,42 +135,23 @@ class ApiHandler(RequestHandler):
                 400, "bad_request", f"{field}: {problem}", field=field, value=shown
             ) from None
 
-    def flag(self, name: str) -> bool:
-        return self.get_query_argument(name, "") not in ("", "0", "false")
+    def queried(self, kind: type[BaseModel]) -> Any:
+        """The query as a model; an option that is unknown, or given twice, is refused."""
+        given = {name: self.get_query_arguments(name) for name in self.request.query_arguments}
+        known = [field.alias or name for name, field in kind.model_fields.items()]
+        for name, values in given.items():
+            if name not in known:
+                allowed = f"; known here: {', '.join(known)}" if known else ""
+                problem = f"{name}: no such option{allowed}"
+                raise Refused(400, "bad_request", problem, field=name)
+            if len(values) > 1:
+                raise Refused(400, "bad_request", f"{name}: is given twice", field=name)
+        return self.validated(kind, {name: values[0] for name, values in given.items()})
 
-    def number(self, name: str, default: float, most: float) -> float:
-        """A number of the query, within 0 and ``most``."""
-        text = self.get_query_argument(name, "") or str(default)
-        try:
-            value = float(text)
-        except ValueError:
-            raise Refused(
-                400, "bad_request", f"{name}: {text!r} is no number", field=name
-            ) from None
-        if not 0 <= value <= most:
-            raise Refused(400, "bad_request", f"{name}: must be from 0 to {most:g}", field=name)
-        return value
-
-    def whole(self, name: str, default: int, least: int, most: int) -> int:
-        """A whole number of the query, from ``least`` to ``most``."""
-        text = self.get_query_argument(name, "") or str(default)
-        if not text.isdecimal() or not least <= int(text) <= most:
-            problem = f"{name}: must be a whole number from {least} to {most}"
-            raise Refused(400, "bad_request", problem, field=name, value=text)
-        return int(text)
-
-    def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        """One of some words, the first where none is given."""
-        word = self.get_query_argument(name, "") or choices[0]
-        if word not in choices:
-            problem = f"{name}: must be one of {', '.join(filter(None, choices))}"
-            raise Refused(400, "bad_request", problem, field=name, value=word)
-        return word
-
-    async def polled(self, make: Callable[[], tuple[Any, Any]]) -> None:
+    async def polled(self, asked: PollQuery, make: Callable[[], tuple[Any, Any]]) -> None:
         """Answer with an ETag; with ``wait`` only once it differs from the caller's."""
-        known = self.get_query_argument("etag", "") or self.request.headers.get("If-None-Match", "")
-        deadline = boot_time() + self.number("wait", 0, LONGEST_POLL_S)
+        known = asked.etag or self.request.headers.get("If-None-Match", "")
+        deadline = boot_time() + asked.wait
         while True:
             version = self.gate.version
             answer, essence = make()

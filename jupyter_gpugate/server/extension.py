@@ -4,97 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import parse_qsl, urlencode
+from typing import Any
 
-from jupyter_server.auth.decorator import authorized as _untyped_authorized
-from jupyter_server.base.handlers import APIHandler
+from jupyter_events import EventLogger
 from jupyter_server.extension.application import ExtensionApp
-from jupyter_server.extension.handler import ExtensionHandlerMixin
-from tornado import web
-from tornado.httpclient import HTTPClientError
+from prometheus_client import REGISTRY
 from tornado.ioloop import IOLoop
-from traitlets import Bool, CaselessStrEnum, Dict, Float, Int, Unicode
+from traitlets import (
+    Bool,
+    Bunch,
+    Callable,
+    CaselessStrEnum,
+    Dict,
+    Float,
+    Int,
+    TraitError,
+    Unicode,
+    Union,
+    validate,
+)
+from traitlets.utils.importstring import import_item
 
 from jupyter_gpugate._version import __version__
 from jupyter_gpugate.core.model import MB
-from jupyter_gpugate.core.protocol import API_PATH
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.local_disk import state_directory
 from jupyter_gpugate.runs.lease_client import UnixClient
+from jupyter_gpugate.server.figures import Figures
+from jupyter_gpugate.server.follower import Follower
+from jupyter_gpugate.server.forwarding import HANDLERS
 from jupyter_gpugate.server.host import Host, HostSettings
 from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
 
-#: Longer than any long poll.
-FORWARD_TIMEOUT_S = 120.0
-PASSED_ON = ("Content-Type", "If-None-Match")
-#: What a browser says to its server in a query is no business of the gate.
-OF_THE_BROWSER = ("token", "_xsrf")
-PASSED_BACK = ("Content-Type", "ETag", "Retry-After", "Cache-Control")
-
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-def _authorized(action: str) -> Callable[[_Method], _Method]:
-    """`authorized` for this extension's resource, with the type of what it decorates kept."""
-    decorate: Callable[[_Method], _Method] = _untyped_authorized(action, resource="gpugate")
-    return decorate
-
-
-class ForwardHandler(ExtensionHandlerMixin, APIHandler):
-    """Everything under the API: authenticated and authorised here, answered by the user's gate."""
-
-    auth_resource = "gpugate"
-
-    @web.authenticated
-    @_authorized("read")
-    async def get(self, path: str) -> None:
-        await self._forward(path)
-
-    @web.authenticated
-    @_authorized("execute")
-    async def post(self, path: str) -> None:
-        await self._forward(path)
-
-    @web.authenticated
-    @_authorized("write")
-    async def delete(self, path: str) -> None:
-        await self._forward(path)
-
-    async def _forward(self, path: str) -> None:
-        app: GpuGate = self.settings["gpugate_app"]
-        asked = parse_qsl(self.request.query, keep_blank_values=True)
-        query = urlencode([(k, v) for k, v in asked if k not in OF_THE_BROWSER])
-        headers = {k: self.request.headers[k] for k in PASSED_ON if k in self.request.headers}
-        try:
-            await asyncio.wait_for(app.host.ready.wait(), FORWARD_TIMEOUT_S)
-            fault = app.fault or app.host.fault
-            if fault:
-                raise ConnectionError(fault)
-            response = await app.client.fetch(
-                f"{API_PATH}/{path}" + (f"?{query}" if query else ""),
-                method=self.request.method or "GET",
-                headers=headers,
-                body=self.request.body if self.request.method == "POST" else None,
-                request_timeout=FORWARD_TIMEOUT_S,
-            )
-        except (OSError, HTTPClientError, asyncio.TimeoutError) as error:
-            self.set_status(503)
-            self.finish(
-                {
-                    "error": "gate_away",
-                    "message": f"the gate does not answer: {error}",
-                    "detail": {},
-                }
-            )
-            return
-        self.set_status(response.code)
-        for name in PASSED_BACK:
-            if name in response.headers:
-                self.set_header(name, response.headers[name])
-        self.finish(response.body or None)
+EVENTS = Path(__file__).with_name("event_schemas")
+#: Every transition of a run is told on the server's event bus under this name.
+TRANSITION = "urn:jupyter-gpugate:run-transition:v1"
 
 
 class GpuGate(ExtensionApp):
@@ -137,6 +83,27 @@ class GpuGate(ExtensionApp):
     stop_runs_on_exit = Bool(
         default_value=False, help="Stop this user's runs when the server stops."
     ).tag(config=True)
+    run_ended_hook = Union(
+        [Callable(), Unicode()],
+        default_value=None,
+        allow_none=True,
+        help="""Called with the answer of GET /runs/{id} when a run of this user ends: a callable,
+        or the name of one that can be imported, such as "my_site.hooks.ended". A plain function
+        runs in a thread. What it raises is logged.""",
+    ).tag(config=True)
+
+    @validate("run_ended_hook")
+    def _importable(self, proposal: Bunch) -> Any:
+        named = proposal.value
+        if not isinstance(named, str):
+            return named
+        try:
+            hook = import_item(named)
+        except ImportError as error:
+            raise TraitError(f"run_ended_hook: {named!r} cannot be imported: {error}") from None
+        if not callable(hook):
+            raise TraitError(f"run_ended_hook: {named!r} cannot be called")
+        return hook
 
     def initialize_settings(self) -> None:
         """Tell every kernel of this server where the socket is; start the host with the loop."""
@@ -144,38 +111,79 @@ class GpuGate(ExtensionApp):
         os.environ[SOCKET_VARIABLE] = str(socket)
         self.client = UnixClient(str(socket))
         self.host = Host(self._settings(socket), self.log)
+        self.follower = Follower(
+            self.client,
+            told=self._tell,
+            heard=self._heard,
+            ended=self.run_ended_hook,
+            log=self.log,
+        )
+        self.figures = Figures(self.host, self.follower)
+        REGISTRY.register(self.figures)
+        self._bus.register_event_schema(EVENTS / "run.yaml")
         self.settings["gpugate_app"] = self
         self.fault = ""  # why the gate did not start
         self._start: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         IOLoop.current().add_callback(self._begin)
 
     def initialize_handlers(self) -> None:
-        self.handlers.append((r"/gpugate/api/v1/(.*)", ForwardHandler))
+        self.handlers.extend(HANDLERS)
 
     async def stop_extension(self) -> None:
         """Runs go on without this server, unless its configuration says otherwise."""
-        if self._start is not None and not self._start.done():
-            self._start.cancel()
-        await asyncio.gather(*filter(None, [self._start]), return_exceptions=True)
+        REGISTRY.unregister(self.figures)
         if self.stop_runs_on_exit and self.host.launcher is not None:
             await self.host.launcher.cancel_all()
+        tasks = [task for task in (self._start, self._following) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.follower.close()
         await self.host.stop()
         self.client.close()
 
     def current_activity(self) -> bool | None:
-        """Whether runs are unfinished: a server with runs is not idle."""
-        launcher = self.host.launcher
-        return True if launcher is not None and launcher.unfinished() else None
+        """Whether runs are unfinished, wherever they are hosted: a server with runs is not idle."""
+        return True if self.follower.live else None
+
+    @property
+    def _bus(self) -> EventLogger:
+        bus = self.serverapp.event_logger if self.serverapp is not None else None
+        if bus is None:
+            raise LookupError("this server has no event bus")
+        return bus
+
+    # -- starting, and what is heard from the gate ------------------------------------------------
 
     def _begin(self) -> None:
         self._start = asyncio.ensure_future(self.host.start())
         self._start.add_done_callback(self._started)
 
     def _started(self, start: asyncio.Task[None]) -> None:
-        if not start.cancelled() and start.exception() is not None:
+        if start.cancelled():
+            return
+        if start.exception() is not None:
             self.fault = str(start.exception())
             self.log.error("the gate did not start", exc_info=start.exception())
             self.host.ready.set()
+            return
+        if self.host.feed is not None:
+            self.follower.begin_at(self.host.feed.epoch, self.host.feed.first)
+        self._following = asyncio.ensure_future(self.follower.follow())
+        self._following.add_done_callback(self._stopped_following)
+
+    def _stopped_following(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self.log.error("runs are not followed any more", exc_info=task.exception())
+
+    def _tell(self, transition: dict[str, Any]) -> None:
+        self._bus.emit(schema_id=TRANSITION, data=transition)
+
+    def _heard(self, live: int) -> None:
+        """Whoever culls idle servers looks at the time of the last activity."""
+        if live:
+            self.settings["last_activity_times"]["jupyter_gpugate"] = datetime.now(timezone.utc)
 
     def _settings(self, socket: Path) -> HostSettings:
         traits = Traits(

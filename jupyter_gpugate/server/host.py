@@ -26,6 +26,7 @@ from tornado.web import Application
 from jupyter_gpugate.core.protocol import from_json, is_token, to_json
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.clock import boot_id, boot_time
+from jupyter_gpugate.gate.history import History
 from jupyter_gpugate.gate.journal import Journal, JournalError
 from jupyter_gpugate.gate.local_disk import state_directory
 from jupyter_gpugate.gate.lock import GateLock
@@ -35,6 +36,7 @@ from jupyter_gpugate.gate.nvml import GpuReader
 from jupyter_gpugate.gate.sampling import Sampler
 from jupyter_gpugate.gate.socket import lease_routes
 from jupyter_gpugate.runs.launcher import Launcher
+from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.handlers import api_routes
 from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
 from jupyter_gpugate.server.wire import BODY_LIMIT_BYTES, ENVIRONMENT_LIMIT_BYTES
@@ -86,6 +88,8 @@ class Host:
         self.owner = getpass.getuser()
         self.gate: GateLoop | None = None
         self.launcher: Launcher | None = None
+        self.feed: Feed | None = None
+        self.history: History | None = None
         self.fault = ""  # why nobody can be asked here
         self.touched_at = boot_time()  # the last request of anybody
         self.ready = asyncio.Event()
@@ -118,7 +122,7 @@ class Host:
         except JournalError as error:
             self.log.warning("%s", error)
         self.led.clear()
-        self.gate = self.launcher = None
+        self.gate = self.launcher = self.feed = self.history = None
         if unfinished and successor:
             self._start_successor()
 
@@ -172,6 +176,10 @@ class Host:
         )
         self._held.push_async_callback(launcher.stop)
         await launcher.start()
+        self.feed = Feed(gate, launcher)
+        self.history = History(gate, settings.state / "samples", log=self.log)
+        self._held.push_async_callback(self.history.close)
+        gate.listeners += [self.feed.look, self.history.look]
         # Whoever asked for a run before all are known would be told that there is none.
         self.gate, self.launcher = gate, launcher
         self.led.set()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PlainValidator,
     StringConstraints,
     ValidationError,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -18,52 +21,124 @@ ENVIRONMENT_LIMIT_BYTES = 1024 * 1024
 #: No machine has more; a larger number is a slip of the keyboard.
 MOST_BYTES = 1 << 50
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.][A-Za-z0-9._-]{0,63}$")]
+NAME = r"^[A-Za-z0-9_.][A-Za-z0-9._-]{0,63}$"
+TEXT = r"^[^\x00]*$"
+VARIABLE = r"^[^\x00=]+$"
+LIMIT = (
+    r"^(AS|CORE|CPU|DATA|FSIZE|MEMLOCK|MSGQUEUE|NICE|NOFILE|NPROC|OFILE|RSS|RTPRIO|RTTIME"
+    r"|SIGPENDING|STACK)$"
+)
+CURSOR = r"^[0-9]{1,12}(\.[0-9]{1,9})?~[A-Za-z0-9._-]{1,64}$"
+#: What patterns ask for, in words.
+PATTERNS = {
+    NAME: "must be 1 to 64 letters, digits, dots, underscores and hyphens, "
+    "without a leading hyphen",
+    TEXT: "must not hold a NUL character",
+    VARIABLE: "must be the name of a variable, without = and NUL",
+    LIMIT: "must be the name of a limit, such as NOFILE or CORE",
+    CURSOR: "must be the next_cursor of a page",
+}
+
+Name = Annotated[str, StringConstraints(pattern=NAME)]
 Bytes = Annotated[int, Field(gt=0, le=MOST_BYTES)]
 Seconds = Annotated[float, Field(gt=0, le=366 * 86400, allow_inf_nan=False)]
+LimitName = Annotated[str, StringConstraints(pattern=LIMIT)]
+#: Two limits of a resource of a process; -1 is none.
+SoftAndHard = Annotated[
+    list[Annotated[int, Field(ge=-1, lt=1 << 63)]], Field(min_length=2, max_length=2)
+]
 #: Text that can be an argument or a variable of a process.
-Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+Text = Annotated[str, StringConstraints(pattern=TEXT)]
+Variable = Annotated[str, StringConstraints(pattern=VARIABLE)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+def _held_by_the_system(value: object) -> str:
+    """Take what Python makes of the system's bytes: those that are no UTF-8 are half characters."""
+    if not isinstance(value, str):
+        raise ValueError("must be a string")  # noqa: TRY004 - what a validator raises
+    if "\0" in value:
+        raise ValueError(PATTERNS[TEXT])
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        raise ValueError("must be text that the system can hold") from None
+    return value
 
 
-class HintsBody(_Strict):
+#: A path or the value of a variable, which need not be text in any encoding.
+SystemText = Annotated[
+    str,
+    PlainValidator(_held_by_the_system),
+    WithJsonSchema({"type": "string", "pattern": TEXT}),
+]
+
+
+class _Body(BaseModel):
+    """JSON knows numbers from text: so does whoever reads it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class NoQuery(BaseModel):
+    """A call without options."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class HintsBody(_Body):
     """The author's own numbers; for a run without a GPU say ``gpus: 0``, not 0 bytes."""
 
     vram_bytes: Bytes | None = None
     ram_bytes: Bytes | None = None
 
 
-class KernelBody(_Strict):
+class KernelBody(_Body):
     """The kernel that submits, so that a notebook that dies takes its waiting runs back."""
 
-    pid: int = Field(gt=0)
-    start_ticks: int = Field(ge=0)
+    pid: int = Field(gt=0, le=1 << 22)
+    start_ticks: int = Field(ge=0, le=1 << 53)
     boot_id: str = Field(max_length=64)
     notebook: str = Field(default="", max_length=1024)
 
 
-class InputsBody(_Strict):
+class InputsBody(_Body):
     """Values staged by the client under its own uid."""
 
     names: list[Name] = []
     staged: Text = ""
 
 
-class RunBody(_Strict):
+#: One of the two, as a schema says it.
+SOURCE_OR_ARGV: dict[str, Any] = {
+    "oneOf": [
+        {"required": ["source"], "properties": {"source": {"type": "string"}}},
+        {
+            "required": ["argv"],
+            "properties": {
+                "argv": {"type": "array"},
+                "workers": {"const": 1},
+                "episodes": {"const": 1},
+            },
+        },
+    ]
+}
+
+
+class RunBody(_Body):
     """``POST /runs``: only a name and a source or argv are needed."""
+
+    model_config = ConfigDict(json_schema_extra=SOURCE_OR_ARGV)
 
     name: Name
     source: str | None = None
     argv: Annotated[list[Text], Field(min_length=1)] | None = None
-    interpreter: Text | None = None
+    interpreter: SystemText | None = None
     flags: list[Text] = []
-    cwd: Text | None = None
-    path: list[Text] | None = None
-    environment: dict[Text, Text] | None = None
+    cwd: SystemText | None = None
+    path: list[SystemText] | None = None
+    environment: dict[Variable, SystemText] | None = None
     umask: int | None = Field(default=None, ge=0, le=0o777)
+    limits: dict[LimitName, SoftAndHard] = {}
     episodes: int = Field(default=1, ge=1, le=10_000_000)
     workers: int = Field(default=1, ge=1, le=64)
     gpus: int | None = Field(default=None, ge=0, le=64)
@@ -90,7 +165,7 @@ class RunBody(_Strict):
         return self
 
 
-class LockBody(_Strict):
+class LockBody(_Body):
     """``POST /lock``: a device, or the whole machine, for interactive use."""
 
     resource: str = Field(default="", max_length=128)
@@ -98,26 +173,108 @@ class LockBody(_Strict):
     kernel: KernelBody | None = None
 
 
-class DrainBody(_Strict):
+class DrainBody(_Body):
     """``POST /drain``."""
 
     reason: str = Field(default="", max_length=200)
 
 
+# -- what a query may say: text, read as what it stands for ---------------------------------------
+
+
+class PollQuery(NoQuery):
+    """Options of a call that can wait for news."""
+
+    wait: float = Field(
+        default=0,
+        ge=0,
+        le=60,
+        allow_inf_nan=False,
+        description="Seconds to wait for news, at most.",
+    )
+    etag: str = Field(default="", description="The `ETag` of the newest answer that is known.")
+
+
+class QueueQuery(PollQuery):
+    """Options of the snapshot."""
+
+    inputs: bool = Field(default=False, description="Add all that the decisions rested on.")
+
+
+class RunsQuery(NoQuery):
+    """Which runs, in which order, from where on."""
+
+    status: Literal["queued", "active", "ended"] | None = None
+    name: Name | None = Field(default=None, description="Runs of this name alone.")
+    sort: Literal["newest", "oldest"] = "newest"
+    limit: int = Field(default=100, ge=1, le=1000, description="Runs on one page.")
+    cursor: str | None = Field(
+        default=None,
+        pattern=CURSOR,
+        description="`next_cursor` of the page before.",
+    )
+
+
+class OutputQuery(NoQuery):
+    """Where in the output."""
+
+    start: int = Field(default=0, ge=0, le=1 << 60, alias="from", description="The first byte.")
+
+
+class EstimateQuery(NoQuery):
+    """The newest run of a name, as it was or varied."""
+
+    name: Name
+    workers: int | None = Field(default=None, ge=1, le=64)
+    gpus: int | None = Field(default=None, ge=0, le=64)
+    episodes: int | None = Field(default=None, ge=1, le=10_000_000)
+
+
+class ForgetQuery(NoQuery):
+    """A device that was taken out."""
+
+    forget: str = Field(min_length=1, description="Its UUID, the beginning of it, or its index.")
+
+
+class ResourceQuery(NoQuery):
+    """A device, or the whole machine."""
+
+    resource: str = Field(default="", max_length=128, description="As in `POST /lock`.")
+
+
+class NameQuery(NoQuery):
+    """What runs are called."""
+
+    name: Name
+
+
+class TransitionsQuery(NoQuery):
+    """From where on, and how long to wait for more."""
+
+    after: int = Field(default=0, ge=0, le=1 << 53, description="`last` of the answer before.")
+    epoch: str = Field(default="", max_length=64, description="`epoch` of the answer before.")
+    wait: float = Field(default=0, ge=0, le=60, allow_inf_nan=False)
+
+
+class SamplesQuery(NoQuery):
+    """From where on."""
+
+    since: int = Field(default=0, ge=0, le=1 << 53, description="`last` of the answer before.")
+
+
 #: What the validator says in the language of programmers.
 PLAIN = {
+    "bool_parsing": "must be 1 or 0",
     "extra_forbidden": "is not a field of this request",
     "missing": "is missing",
-    "string_pattern_mismatch": (
-        "must be 1 to 64 letters, digits, dots, underscores and hyphens, without a leading hyphen"
-    ),
     "model_type": "must be an object",
 }
 
 
 def problem_of(error: ValidationError) -> tuple[str, str, Any]:
     """The first mistake: its field, what is wrong with it, and the value given."""
-    first = error.errors(include_url=False, include_context=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or "body"
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"] if part != "[key]") or "body"
     words = PLAIN.get(first["type"], first["msg"].removeprefix("Value error, "))
+    words = PATTERNS.get(first.get("ctx", {}).get("pattern", ""), words)
     return field, words, first.get("input")

@@ -375,7 +375,7 @@ def test_a_full_disk_refuses_submits_and_harms_no_run() -> None:
     """While nothing can be written, submits and grants do not exist; ends count and are kept."""
     simulation = CheckedSimulation(devices())
     first = simulation.submit("a", Behaviour(10, vram=ramp(GB)))
-    simulation.step()
+    simulation.steps(2)
     simulation.journal.broken = "no space left on device"
     refused = simulation.submit("b", Behaviour(10))
     simulation.submitted.discard(refused)

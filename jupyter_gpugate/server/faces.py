@@ -1,0 +1,63 @@
+"""Finished pages for the scripts of cards and panels: the same words as everywhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jupyter_gpugate.faces import card, tables
+from jupyter_gpugate.runs.record import ENDED
+from jupyter_gpugate.server import shapes
+from jupyter_gpugate.server.answers import essence_of, run_answer
+from jupyter_gpugate.server.api import ApiHandler
+from jupyter_gpugate.server.contract import call
+from jupyter_gpugate.server.wire import PollQuery
+
+
+class CardHandler(ApiHandler):
+    """One run as its card shows it, and the orders that it takes at the moment."""
+
+    path = "/runs/{run_id}/card"
+
+    @call(shapes.CardAnswer, query=PollQuery)
+    async def get(self, run_id: str, asked: PollQuery) -> None:
+        """A run's card as a finished page, and the orders that it takes."""
+
+        def make() -> tuple[Any, Any]:
+            run = run_answer(self.gate, self.launcher, run_id)
+            answer = {
+                "run_id": run_id,
+                "status": run["status"],
+                "html": card.html(run, commands=False),
+                "orders": _orders(run),
+            }
+            return answer, answer
+
+        await self.polled(asked, make)
+
+
+class PanelHandler(ApiHandler):
+    """The snapshot as a table, and which of its runs can be stopped."""
+
+    path = "/panel"
+
+    @call(shapes.PanelAnswer, query=PollQuery)
+    async def get(self, asked: PollQuery) -> None:
+        """The snapshot as a finished page."""
+
+        def make() -> tuple[Any, Any]:
+            snapshot = self.gate.snapshot()
+            runs = {
+                row["run_id"]: status
+                for status, rows in (("active", "running"), ("queued", "queued"))
+                for row in snapshot[rows]
+            }
+            answer = {"html": tables.queue(snapshot)["text/html"], "runs": runs}
+            return answer, essence_of(snapshot)
+
+        await self.polled(asked, make)
+
+
+def _orders(run: dict[str, Any]) -> list[str]:
+    if run["status"] == ENDED or run["cancel_requested"]:
+        return []
+    return ["cancel"] if run["detached"] else ["detach", "cancel"]

@@ -1,0 +1,99 @@
+"""Figures for the server's own ``/metrics``, collected when somebody asks for them.
+
+The process that hosts the gate tells all of it; one that forwards tells what it has heard anyway,
+because a scrape must not wait for another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from jupyter_gpugate.core.model import RunEnd
+
+if TYPE_CHECKING:
+    from jupyter_gpugate.gate.loop import GateLoop
+    from jupyter_gpugate.server.feed import Feed
+    from jupyter_gpugate.server.follower import Follower
+    from jupyter_gpugate.server.host import Host
+
+
+class Figures(Collector):
+    """One server's figures about its user's gate."""
+
+    def __init__(self, host: Host, follower: Follower) -> None:
+        self._host = host
+        self._follower = follower
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: to register this collects nothing."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """What is so now."""
+        yield GaugeMetricFamily(
+            "gpugate_hosts_gate", "Whether this server hosts its user's gate", self._host.leads
+        )
+        runs = GaugeMetricFamily("gpugate_runs", "Unfinished runs", labels=["status"])
+        for status, count in self._follower.counts().items():
+            runs.add_metric([status], count)
+        yield runs
+        if self._host.gate is not None and self._host.feed is not None:
+            yield from _of_gate(self._host.gate, self._host.feed)
+
+
+def _of_gate(gate: GateLoop, feed: Feed) -> Iterator[Metric]:
+    shown = gate.snapshot()
+    yield CounterMetricFamily("gpugate_ticks", "Rounds of the gate", shown["tick"])
+    ends = CounterMetricFamily("gpugate_ended_runs", "Ends of runs seen", labels=["end"])
+    for end in RunEnd:
+        ends.add_metric([end.value], feed.ends[end.value])
+    yield ends
+    waits = [row["waited_s"] for row in shown["queued"]]
+    yield GaugeMetricFamily("gpugate_queue_length", "Runs in the queue", len(waits))
+    yield GaugeMetricFamily(
+        "gpugate_oldest_wait_seconds",
+        "The longest that a queued run has waited",
+        max(waits, default=0),
+    )
+    yield from _bytes(shown)
+    yield from _readers(shown["readers"])
+
+
+def _bytes(shown: dict[str, Any]) -> Iterator[Metric]:
+    free = GaugeMetricFamily("gpugate_free_bytes", "Measured free memory", labels=["resource"])
+    for resource, size in shown["free_bytes"].items():
+        free.add_metric([resource], size)
+    yield free
+    attribution = shown["attribution"]
+    shares = {**attribution["devices"]}
+    if "ram" in attribution["resources"]:
+        shares["ram"] = attribution["resources"]["ram"]
+    for field, name, words in (
+        ("used_total", "used", "Memory in use"),
+        ("attributed", "attributed", "Memory of runs and kernels"),
+        ("external", "external", "Memory in use that is nobody's here"),
+    ):
+        family = GaugeMetricFamily(f"gpugate_{name}_bytes", words, labels=["resource"])
+        for resource, row in shares.items():
+            family.add_metric([resource], row[field])
+        yield family
+
+
+def _readers(readers: list[dict[str, Any]]) -> Iterator[Metric]:
+    age = GaugeMetricFamily(
+        "gpugate_reader_age_seconds", "Age of the newest reading", labels=["reader"]
+    )
+    healthy = GaugeMetricFamily(
+        "gpugate_reader_healthy", "Whether a reader works, where there is one", labels=["reader"]
+    )
+    for reader in readers:
+        if reader["age_s"] is not None:
+            age.add_metric([reader["name"]], reader["age_s"])
+        if reader["present"]:
+            healthy.add_metric([reader["name"]], reader["fault"] is None)
+    yield age
+    yield healthy

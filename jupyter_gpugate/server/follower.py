@@ -1,0 +1,185 @@
+"""What a server hears of its user's runs, whichever process hosts the gate, and whom it tells.
+
+One task follows the gate's transitions by long polls.  Nothing is told twice and no end is missed
+when another process takes the gate over: what was unfinished before is then asked for one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode
+
+from jupyter_gpugate.core.protocol import API_PATH
+from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, UnixClient
+from jupyter_gpugate.runs.record import ENDED
+from jupyter_gpugate.server.feed import WAY, Standing, kind_of
+
+#: One question lasts so long where nothing happens.
+WAIT_S = 25.0
+#: The gate may be starting, and answers when it has.
+ANSWER_S = WAIT_S + 30.0
+
+Told = Callable[[dict[str, Any]], None]
+Hook = Callable[[dict[str, Any]], Any]
+
+
+class Follower:
+    """Follows the transitions of all runs of a user."""
+
+    def __init__(
+        self,
+        client: UnixClient,
+        *,
+        told: Told,
+        heard: Callable[[int], None],
+        ended: Hook | None,
+        log: logging.Logger,
+    ) -> None:
+        self._client = client
+        self._told = told
+        self._heard = heard
+        self._ended = ended
+        self._log = log
+        self._epoch = ""
+        self._last = 0
+        self._standings: dict[str, Standing] | None = None  # of unfinished runs; None: never heard
+        self._hooks: set[asyncio.Task[None]] = set()
+
+    @property
+    def live(self) -> int:
+        """How many runs are unfinished, as far as is known."""
+        return len(self._standings or ())
+
+    def counts(self) -> dict[str, int]:
+        """How many unfinished runs stand where."""
+        standings = (self._standings or {}).values()
+        statuses = [one.status for one in standings]
+        return {status: statuses.count(status) for status in ("queued", "active")}
+
+    def begin_at(self, epoch: str, standings: Mapping[str, Standing]) -> None:
+        """Hear all that a gate of this very process tells, from its first word on."""
+        self._epoch, self._standings = epoch, dict(standings)
+
+    async def follow(self) -> None:
+        """Ask again and again; where nobody answers, with growing pauses."""
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                await self._hear(await self._asked("/transitions", self._question(), ANSWER_S))
+                pause = FIRST_PAUSE_S
+            except (OSError, ValueError, LookupError) as error:
+                self._log.debug("the gate's transitions cannot be heard: %s", error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    async def close(self) -> None:
+        """Wait for no hook any longer."""
+        for hook in self._hooks:
+            hook.cancel()
+        await asyncio.gather(*self._hooks, return_exceptions=True)
+
+    # -- hearing --------------------------------------------------------------------------------
+
+    def _question(self) -> dict[str, Any]:
+        return {"epoch": self._epoch, "after": self._last, "wait": WAIT_S}
+
+    async def _asked(
+        self, path: str, query: Mapping[str, Any] | None = None, timeout_s: float = 20.0
+    ) -> dict[str, Any]:
+        target = API_PATH + path + (f"?{urlencode(query)}" if query else "")
+        response = await self._client.fetch(target, request_timeout=timeout_s)
+        if response.code == HTTPStatus.NOT_FOUND:
+            raise LookupError(path)
+        if response.code != HTTPStatus.OK:
+            raise ConnectionError(f"status {response.code}")
+        answer: dict[str, Any] = json.loads(response.body)
+        return answer
+
+    async def _hear(self, answer: dict[str, Any]) -> None:
+        if answer["gap"]:
+            found = {r: _standing_of(row) for r, row in answer["unfinished"].items()}
+            await self._catch_up(found)
+        for row in answer["transitions"]:
+            self._tell(row)
+        self._epoch, self._last = answer["epoch"], answer["last"]
+        self._heard(self.live)
+
+    async def _catch_up(self, found: dict[str, Standing]) -> None:
+        """Another gate, or too long a silence: tell where runs stand now, and who has ended."""
+        before = self._standings
+        if before is None:
+            self._standings = found
+            return
+        for run_id, standing in found.items():
+            if before.get(run_id) != standing:
+                self._tell({**vars(standing), "run_id": run_id, "end": None, "reason": ""})
+        for run_id in before.keys() - found.keys():
+            await self._look_after(run_id)
+
+    async def _look_after(self, run_id: str) -> None:
+        """A run that was unfinished and is not listed any more."""
+        try:
+            run = await self._asked(f"/runs/{run_id}")
+        except LookupError:
+            run = {"status": ""}
+        if run["status"] == ENDED:
+            told = {name: run[name] for name in ("run_id", "name", "status", "phase", "attempt")}
+            self._tell({**told, "end": run["end"], "reason": kind_of(run["exit_reason"])})
+        elif self._standings is not None and not run["status"]:
+            self._standings.pop(run_id, None)
+
+    # -- telling --------------------------------------------------------------------------------
+
+    def _tell(self, row: Mapping[str, Any]) -> None:
+        if self._standings is None:
+            self._standings = {}
+        run_id = row["run_id"]
+        if row["status"] == ENDED:
+            self._standings.pop(run_id, None)
+        else:
+            standing = _standing_of(row)
+            if _is_behind(standing, self._standings.get(run_id)):
+                return
+            self._standings[run_id] = standing
+        told = {name: value for name, value in row.items() if name != "seq"}
+        told.setdefault("at", time.time())
+        try:
+            self._told(told)
+        except Exception:  # noqa: BLE001 - who listens badly must not end the listening of others
+            self._log.exception("%s: its transition could not be told", run_id)
+        if row["status"] == ENDED and self._ended is not None:
+            hook = asyncio.ensure_future(self._call_hook(self._ended, run_id))
+            self._hooks.add(hook)
+            hook.add_done_callback(self._hooks.discard)
+
+    async def _call_hook(self, hook: Hook, run_id: str) -> None:
+        """Call it with the run's answer: in a thread, unless it is a coroutine function."""
+        with suppress(asyncio.CancelledError):
+            try:
+                run = await self._asked(f"/runs/{run_id}")
+                if inspect.iscoroutinefunction(hook):
+                    await hook(run)
+                else:
+                    await asyncio.to_thread(hook, run)
+            except Exception:  # noqa: BLE001 - a site's own code
+                self._log.exception("run_ended_hook failed for %s", run_id)
+
+
+def _is_behind(now: Standing, known: Standing | None) -> bool:
+    """Whether a run was further already: a gate that begins anew remembers starts, not beats."""
+    if known is None or now.attempt != known.attempt or now.phase is None or known.phase is None:
+        return False
+    return WAY.index(now.phase) <= WAY.index(known.phase)
+
+
+def _standing_of(row: Mapping[str, Any]) -> Standing:
+    return Standing(row["name"], row["status"], row["phase"], row["attempt"])

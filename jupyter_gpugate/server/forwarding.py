@@ -1,0 +1,159 @@
+"""What a Jupyter server serves: authenticated and authorised here, answered by the user's gate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http.client import responses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl, quote, urlencode
+
+from jupyter_server.auth.decorator import allow_unauthenticated
+from jupyter_server.auth.decorator import authorized as _untyped_authorized
+from jupyter_server.base.handlers import APIHandler
+from jupyter_server.extension.handler import ExtensionHandlerMixin
+from tornado import web
+from tornado.httpclient import HTTPClientError
+
+from jupyter_gpugate.core.protocol import API_PATH
+
+if TYPE_CHECKING:
+    from jupyter_gpugate.server.extension import GpuGate
+
+#: Longer than any long poll.
+FORWARD_TIMEOUT_S = 120.0
+PASSED_ON = ("Content-Type", "If-None-Match")
+#: What a browser says to its server in a query is no business of the gate.
+OF_THE_BROWSER = ("token", "_xsrf", "no_track_activity")
+PASSED_BACK = ("Content-Type", "ETag", "Retry-After", "Cache-Control", "Allow")
+WITH_BODY = ("POST", "PUT", "PATCH")
+#: What quoting must leave alone in a path that is quoted already.
+UNTOUCHED = "%/:@!$&'()*+,;=~"
+SCRIPT = Path(__file__).parent / "static" / "live.js"
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _authorized(action: str) -> Callable[[_Method], _Method]:
+    """`authorized` for this extension's resource, with the type of what it decorates kept."""
+    decorate: Callable[[_Method], _Method] = _untyped_authorized(action, resource="gpugate")
+    return decorate
+
+
+class GuardedHandler(ExtensionHandlerMixin, APIHandler):
+    """Every method is for those alone who may use it, one that does not exist as well."""
+
+    auth_resource = "gpugate"
+
+    async def respond(self) -> None:
+        """Answer somebody who may ask."""
+        raise NotImplementedError
+
+    @web.authenticated
+    @_authorized("read")
+    async def get(self, *_path: str) -> None:
+        await self.respond()
+
+    @web.authenticated
+    @_authorized("read")
+    async def head(self, *_path: str) -> None:
+        await self.respond()
+
+    @web.authenticated
+    @_authorized("execute")
+    async def post(self, *_path: str) -> None:
+        await self.respond()
+
+    @web.authenticated
+    @_authorized("write")
+    async def delete(self, *_path: str) -> None:
+        await self.respond()
+
+    @web.authenticated
+    @_authorized("write")
+    async def put(self, *_path: str) -> None:
+        await self.respond()
+
+    @web.authenticated
+    @_authorized("write")
+    async def patch(self, *_path: str) -> None:
+        await self.respond()
+
+    @allow_unauthenticated
+    async def options(self, *path: str) -> None:  # type: ignore[override]
+        """A browser's question before a request from another origin; else as any other method."""
+        if "Access-Control-Request-Method" in self.request.headers:
+            super().options(*path)
+        elif (answered := self.head()) is not None:
+            await answered
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """What the server itself refuses has the form of the gate's refusals."""
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        words = {400: "bad_request", 404: "not_found", 405: "bad_method"}
+        word = "forbidden" if status_code in (401, 403) else words.get(status_code, "internal")
+        told = getattr(error, "log_message", None) or responses.get(status_code, "")
+        self.fail(status_code, word, str(told))
+
+    def fail(self, status: int, error: str, message: str) -> None:
+        self.set_status(status)
+        self.finish({"error": error, "message": message, "detail": {}})
+
+
+class ForwardHandler(GuardedHandler):
+    """Everything under the API."""
+
+    async def respond(self) -> None:
+        app: GpuGate = self.settings["gpugate_app"]
+        headers = {k: self.request.headers[k] for k in PASSED_ON if k in self.request.headers}
+        try:
+            await asyncio.wait_for(app.host.ready.wait(), FORWARD_TIMEOUT_S)
+            fault = app.fault or app.host.fault
+            if fault:
+                raise ConnectionError(fault)
+            response = await app.client.fetch(
+                self._target(),
+                method=self.request.method or "GET",
+                headers=headers,
+                body=self.request.body if self.request.method in WITH_BODY else None,
+                request_timeout=FORWARD_TIMEOUT_S,
+            )
+        except (OSError, HTTPClientError, asyncio.TimeoutError) as error:
+            self.fail(503, "gate_away", f"the gate does not answer: {error}")
+            return
+        self.set_status(response.code)
+        for name in PASSED_BACK:
+            if name in response.headers:
+                self.set_header(name, response.headers[name])
+        self.finish(response.body or None)
+
+    def _target(self) -> str:
+        """The path and the query as they were sent, without what is the browser's own."""
+        path = quote(self.request.path.partition(f"{API_PATH}/")[2], safe=UNTOUCHED)
+        asked = parse_qsl(self.request.query, keep_blank_values=True)
+        query = urlencode([(k, v) for k, v in asked if not _is_of_the_browser(k, v)])
+        return f"{API_PATH}/{path}" + (f"?{query}" if query else "")
+
+
+def _is_of_the_browser(name: str, value: str) -> bool:
+    """Tokens, and the bare time that the front end adds against caches."""
+    return name in OF_THE_BROWSER or (name.isdecimal() and not value)
+
+
+class ScriptHandler(GuardedHandler):
+    """The script that keeps cards and panels live."""
+
+    async def respond(self) -> None:
+        if self.request.method != "GET":
+            self.set_header("Allow", "GET")
+            self.fail(405, "bad_method", responses[405])
+            return
+        script = await asyncio.to_thread(SCRIPT.read_bytes)
+        self.finish(script, set_content_type="text/javascript; charset=utf-8")
+
+
+HANDLERS = [
+    (rf"{API_PATH}/(.*)", ForwardHandler),
+    (r"/gpugate/static/live\.js", ScriptHandler),
+]
