@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Optional
@@ -33,6 +34,12 @@ def umask() -> Optional[int]:
     """Read the file mode mask without changing it; None on kernels that do not tell it."""
     found = re.search(r"^Umask:\s*([0-7]+)", _read("/proc/self/status"), re.MULTILINE)
     return int(found[1], 8) if found else None
+
+
+def limits() -> dict[str, tuple[int, int]]:
+    """Return the soft and the hard limit of this process for each resource; -1 is none."""
+    known = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+    return {name[len("RLIMIT_") :]: resource.getrlimit(getattr(resource, name)) for name in known}
 
 
 def this_process(notebook: str = "") -> dict[str, object]:

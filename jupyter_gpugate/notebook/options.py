@@ -172,3 +172,20 @@ ESTIMATE_OPTIONS: Final = (
     _option("--gpus", type=count, metavar="N", help="for N GPUs"),
     _option("--episodes", type=positive, metavar="N", help="for N units of work"),
 )
+
+#: What a lock is on.
+RESOURCE: Final = _option(
+    "resource",
+    nargs="?",
+    default="",
+    metavar="GPU",
+    help="a GPU's number or UUID (default: the whole machine)",
+)
+
+#: Of a lock.
+LOCK_OPTIONS: Final = (
+    RESOURCE,
+    _option(
+        "--time", type=duration, default=1800.0, metavar="TIME", help="how long (default: 30m)"
+    ),
+)

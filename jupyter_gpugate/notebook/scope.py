@@ -18,11 +18,15 @@ from typing import Any, Final
 
 #: Top-level await works in a cell.
 _FLAGS: Final = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-_MAGIC_LINE: Final = re.compile(r"\s*([%!?]|[\w.,\s()\[\]]+=\s*[%!])|.*\?\s*$")
-_READS: Final = frozenset({"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
+_MAGIC_LINE: Final = re.compile(r"\s*([%!?]|[^=]+=\s*[%!])|.*\?\s*$")
+_READS: Final = frozenset(
+    {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS", "DELETE_NAME", "DELETE_GLOBAL"}
+)
 _COMPREHENSIONS: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 #: What the run itself provides.
 PROVIDED: Final = frozenset({"episodes", "worker", "workers", "params"})
+#: What IPython gives to every notebook, and to a run as well.
+_EVERYWHERE: Final = frozenset({"exit", "get_ipython", "open", "quit"})
 
 
 class CellError(ValueError):
@@ -47,6 +51,15 @@ def read(source: str) -> Scope:
     for body in walk.functions:
         walk.used |= _globals_of(body) - walk.bound
     return Scope(frozenset(walk.used), frozenset(walk.bound), "*" in _imported(source))
+
+
+def defined(notebook: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a notebook alone has: from its cells, its start-up files and its history.
+
+    ``hidden`` is what IPython itself has put there, or start-up files have.
+    """
+    everywhere = {name for name in _EVERYWHERE if notebook.get(name) is hidden.get(name)}
+    return {name: value for name, value in notebook.items() if name not in everywhere}
 
 
 def missing(scope: Scope, notebook: Mapping[str, Any], given: frozenset[str]) -> list[str]:
@@ -111,6 +124,8 @@ class _Walk:
                 self._enter(name)
             elif step.opname == "STORE_NAME":
                 own.add(name)
+            elif step.opname == "STORE_GLOBAL":  # by `global`, or by := in a comprehension
+                self.bound.add(name)
             elif step.opname in _READS and name not in own | self.bound:
                 self.used.add(name)
 

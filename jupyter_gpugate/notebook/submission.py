@@ -1,7 +1,7 @@
 """Makes the body of a submit from the options and from the process that submits.
 
 A run is to see what this process sees at this moment: interpreter and flags, working folder,
-module path, environment and file mode mask.
+module path, environment, file mode mask and limits of resources.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def _of_any_run(options: Namespace) -> Body:
         "cwd": _folder(),
         "environment": _environment(options.drop_env),
         "umask": environment.umask(),
+        "limits": environment.limits(),
         "kernel": environment.this_process(os.environ.get("JPY_SESSION_NAME", "")),
         "idempotency_key": str(uuid.uuid4()),
     }

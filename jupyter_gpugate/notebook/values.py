@@ -1,24 +1,31 @@
 """Carries values between notebook and run: files under the user's uid, never the request.
 
-A value given to a run is ``NAME.pickle`` (protocol 5) beside ``NAME.0.buffer``,
-``NAME.1.buffer``, ... for its large buffers, which the run maps instead of reading.  Pickles are
-only read under the uid that wrote them.
+A value is ``NAME.pickle`` (protocol 5) beside ``NAME.buffers``, in which its large buffers stand
+one after the other, each after its length; whoever loads the value maps them instead of reading.
+Pickles are only read under the uid that wrote them.  `runs/cell.py` is the other end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import pickle
 import shutil
 import sys
+import time
+import types
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
-#: Smaller buffers stay inside the pickle: a file each would cost more than it saves.
+#: Smaller buffers stay inside the pickle: a page each would cost more than it saves.
 _OUT_OF_BAND_FROM: Final = 64 * 1024
+#: Where a buffer begins, for arithmetic on vectors; its length stands before it.
+_ALIGNED: Final = 64
+#: A staging folder that is older has lost its notebook: a submit takes it over in seconds.
+_ABANDONED_S: Final = 86400.0
 
 
 class ValueCannotTravel(ValueError):
@@ -30,9 +37,14 @@ def stage(values: Mapping[str, object]) -> Path:
 
     Raises `ValueCannotTravel` naming the value.
     """
-    folder = data_folder() / "gpugate" / "staging" / str(uuid.uuid4())
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700)
+    root = data_folder() / "gpugate" / "staging"
+    folder = root / str(uuid.uuid4())
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _clear_away(root)
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise ValueCannotTravel(f"--input: {root} cannot be written: {error.strerror}") from None
     try:
         for name, value in values.items():
             write(folder, name, value)
@@ -48,24 +60,18 @@ def discard(folder: Path) -> None:
 
 
 def write(folder: Path, name: str, value: object) -> None:
-    """Write one value; raise `ValueCannotTravel` naming it when it cannot be pickled."""
-    buffers = 0
-
-    def outside(buffer: pickle.PickleBuffer) -> bool:
-        nonlocal buffers
-        with buffer.raw() as raw:
-            if raw.nbytes < _OUT_OF_BAND_FROM:
-                return True
-            with _new_file(folder / f"{name}.{buffers}.buffer") as file:
-                file.write(raw)
-        buffers += 1
-        return False
-
+    """Write one value; raise `ValueCannotTravel` naming it when it cannot be."""
     try:
-        with _new_file(folder / f"{name}.pickle") as file:
-            _pickler()(file, protocol=5, buffer_callback=outside).dump(value)
-    except OSError:
-        raise  # the disk's fault, not the value's
+        with _new_file(folder / f"{name}.buffers") as buffers:
+            with _new_file(folder / f"{name}.pickle") as file:
+                _pickler()(file, protocol=5, buffer_callback=_outside(buffers)).dump(value)
+            is_empty = not buffers.tell()
+        if is_empty:
+            (folder / f"{name}.buffers").unlink()
+    except OSError as error:  # the disk's fault, not the value's
+        raise ValueCannotTravel(
+            f"--input {name}: `{name}` cannot be written to {folder.parent}: {error.strerror}"
+        ) from None
     except Exception as error:  # noqa: BLE001 - a class may fail to be pickled in any way
         raise ValueCannotTravel(
             f"--input {name}: `{name}` cannot be given to a run ({type(error).__name__}: {error}): "
@@ -74,16 +80,20 @@ def write(folder: Path, name: str, value: object) -> None:
 
 
 def read(path: Path) -> Any:
-    """Read a value that a run of this user wrote."""
+    """Read a value that a run of this user wrote; its large buffers are mapped when they are used.
+
+    Raises `ValueCannotTravel` naming the file.
+    """
     with path.open("rb") as file:
-        owner = os.fstat(file.fileno()).st_uid
-        if owner != os.getuid():
-            raise ValueCannotTravel(f"{path} was written by uid {owner}: it is not read")
+        _refuse_others(path, file)
         try:
-            return pickle.load(file)  # noqa: S301 - a file of our own uid
+            buffers = _buffers(path.with_suffix(".buffers"))
+            return pickle.load(file, buffers=buffers)  # noqa: S301 - a file of our own uid
+        except ValueCannotTravel:
+            raise
         except Exception as error:
             raise ValueCannotTravel(
-                f"{path} cannot be loaded here: {type(error).__name__}: {error}"
+                f"{path} cannot be loaded here: {type(error).__name__}: {error}{_way_out(error)}"
             ) from error
 
 
@@ -98,6 +108,56 @@ def data_folder() -> Path:
     return Path(explicit) if explicit else Path(share, "jupyter")
 
 
+def _clear_away(root: Path) -> None:
+    """Remove what notebooks have staged that were killed before their submit."""
+    for folder in root.iterdir():
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime > _ABANDONED_S:
+                discard(folder)
+
+
+def _outside(buffers: IO[bytes]) -> Callable[[pickle.PickleBuffer], bool]:
+    def outside(buffer: pickle.PickleBuffer) -> bool:
+        with buffer.raw() as raw:
+            if raw.nbytes < _OUT_OF_BAND_FROM:
+                return True  # it stays inside the pickle
+            buffers.write(raw.nbytes.to_bytes(8, "little").ljust(_ALIGNED, b"\0"))
+            buffers.write(raw)
+            buffers.write(bytes(-raw.nbytes % _ALIGNED))
+        return False
+
+    return outside
+
+
+def _buffers(path: Path) -> Iterator[memoryview]:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        _refuse_others(path, file)
+        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    at = 0
+    while at < len(whole):
+        size = int.from_bytes(whole[at : at + 8], "little")
+        at += _ALIGNED
+        yield whole[at : at + size]
+        at += size + -size % _ALIGNED
+
+
+def _refuse_others(path: Path, file: IO[bytes]) -> None:
+    owner = os.fstat(file.fileno()).st_uid
+    if owner != os.getuid():
+        raise ValueCannotTravel(f"{path} was written by uid {owner}: it is not read")
+
+
+def _way_out(error: Exception) -> str:
+    if not isinstance(error, AttributeError) or "__main__" not in str(error):
+        return ""
+    return (
+        "; define it in this notebook too and ask for the result again, or install cloudpickle "
+        "in this environment for the next run"
+    )
+
+
 def _pickler() -> Callable[..., Any]:
     # cloudpickle takes what the notebook itself defines: functions and classes of __main__.
     base: Any = pickle.Pickler
@@ -109,11 +169,23 @@ def _pickler() -> Callable[..., Any]:
     class Pickler(base):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             reduced = _in_host_memory(value)
-            if reduced is NotImplemented and base is not pickle.Pickler:
+            if reduced is not NotImplemented:
+                return reduced
+            if base is not pickle.Pickler:
                 return super().reducer_override(value)
-            return reduced
+            _refuse_of_main(value)
+            return NotImplemented
 
     return Pickler
+
+
+def _refuse_of_main(value: Any) -> None:
+    """Refuse what pickle would take by a name that means nothing in the run."""
+    if isinstance(value, (type, types.FunctionType)) and value.__module__ == "__main__":
+        raise pickle.PicklingError(
+            f"`{value.__qualname__}` is defined in this notebook, and without cloudpickle only "
+            "what a module defines can travel: install cloudpickle in this environment, or"
+        )
 
 
 def _in_host_memory(value: Any) -> Any:

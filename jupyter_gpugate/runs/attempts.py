@@ -33,6 +33,8 @@ TRIES_S = 20.0
 TRY_S = 1.0
 #: Outcomes after which the gate queues a run again.
 REQUEUED = frozenset({AttemptOutcome.NOT_STARTED.value, AttemptOutcome.EVICTED.value})
+#: The reason of an attempt whose supervisor is gone without a word, and of which nothing is left.
+KILLED = "its supervisor was killed"
 #: Until a summary that a full disk did not take is written again.
 WRITE_AGAIN_S = 2.0
 
@@ -153,7 +155,7 @@ class Attempts:
         known = await asyncio.to_thread(directory.tree_of, record.attempt_path)
         left = await kill_all(record.run_id, [ProcessName(*key) for key in known])
         rebooted = await asyncio.to_thread(is_of_another_boot, record)
-        reason = "reboot" if rebooted else "its supervisor was killed"
+        reason = "reboot" if rebooted else KILLED
         if left:
             reason += f"; still there: {', '.join(str(p.pid) for p in left)}"
         outcome = {"end": to_json(EndReport(AttemptOutcome.LOST, reason)), "kill": None}
@@ -226,8 +228,8 @@ class Attempts:
 
 
 def _end_of(record: Record, report: EndReport) -> RunEnd:
-    """A supervisor on a full disk is not told why it is stopped."""
-    if record.cancelled and report.reason == "terminated":
+    """One on a full disk is not told why it is stopped, one that has hardly begun cannot say so."""
+    if record.cancelled and report.reason in ("terminated", KILLED):
         return RunEnd.CANCELLED
     return RunEnd(report.outcome.value)
 

@@ -19,7 +19,6 @@ import importlib.abc
 import importlib.machinery
 import inspect
 import io
-import itertools
 import json
 import mmap
 import os
@@ -124,25 +123,38 @@ def _read_json(path: Path) -> Any:
 
 # -- values in files -----------------------------------------------------------------------------
 
+# `notebook/values.py` is the other end: it writes the inputs and reads the outputs.
+OUT_OF_BAND_FROM = 64 * 1024  # bytes of a buffer that is written beside the pickle
+ALIGNED = 64  # where a buffer begins, for arithmetic on vectors; its length stands before it
+
 
 def load_input(folder: Path, name: str) -> object:
-    """Load ``NAME.pickle``; its buffers, ``NAME.K.buffer``, are mapped privately, not read."""
+    """Load ``NAME.pickle``; its large buffers, ``NAME.buffers``, are mapped privately, not read."""
     try:
         with (folder / f"{name}.pickle").open("rb") as file:
-            return pickle.load(file, buffers=_buffers(folder, name))  # noqa: S301 - the user's own
+            return pickle.load(file, buffers=_buffers(folder / f"{name}.buffers"))  # noqa: S301 - the user's own
     except Exception as error:
         raise ValueError(f"input `{name}` cannot be loaded: {_said(error)}") from error
 
 
-def _buffers(folder: Path, name: str) -> Iterator[Any]:
-    for number in itertools.count():
-        path = folder / f"{name}.{number}.buffer"
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            # An empty file cannot be mapped.
-            yield mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY) if size else bytearray()
+def _buffers(path: Path) -> Iterator[memoryview]:
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+    at = 0
+    while at < len(whole):
+        size = int.from_bytes(whole[at : at + 8], "little")
+        at += ALIGNED
+        yield whole[at : at + size]
+        at += size + -size % ALIGNED
+
+
+def append_buffer(file: BinaryIO, raw: memoryview) -> None:
+    """Write one buffer as `_buffers` reads it."""
+    file.write(raw.nbytes.to_bytes(8, "little").ljust(ALIGNED, b"\0"))
+    file.write(raw)
+    file.write(bytes(-raw.nbytes % ALIGNED))
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -189,6 +201,10 @@ def _portable(value: Any) -> Any:
     return NotImplemented
 
 
+#: Takes a buffer; a true answer leaves it inside the pickle.
+BufferCallback = Callable[[pickle.PickleBuffer], bool]
+
+
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         return _portable(value)
@@ -199,20 +215,62 @@ def dump_by_reference(value: object, file: BinaryIO) -> None:
     _Pickler(file, PROTOCOL).dump(value)
 
 
-def dump_by_value(value: object, file: BinaryIO) -> None:
+def dump_by_value(value: object, file: BinaryIO, outside: Optional[BufferCallback] = None) -> None:
     """Pickle a value for another program: cloudpickle takes the cell's own classes along."""
-    try:
-        import cloudpickle
-    except ImportError:
-        dump_by_reference(value, file)
+    cloudpickle = _cloudpickle()
+    if cloudpickle is None:
+        _Pickler(file, PROTOCOL, buffer_callback=outside).dump(value)
         return
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    base: Any = cloudpickle.Pickler
+
+    class Pickler(base):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             reduced = _portable(value)
             return super().reducer_override(value) if reduced is NotImplemented else reduced
 
-    Pickler(file, PROTOCOL).dump(value)
+    Pickler(file, PROTOCOL, buffer_callback=outside).dump(value)
+
+
+def _cloudpickle() -> Any:
+    with contextlib.suppress(ImportError):
+        import cloudpickle
+
+        return cloudpickle
+    return None
+
+
+def _remedy(error: BaseException) -> str:
+    """Say what would let functions and classes of a cell travel that pickle alone cannot take."""
+    by_name = isinstance(error, (pickle.PicklingError, AttributeError))
+    if not by_name or _cloudpickle() is not None:
+        return ""
+    return "; install cloudpickle in this environment to hand over what a cell defines"
+
+
+def write_output(path: Path, value: object) -> None:
+    """Write a value for the notebook; its large buffers go into a file beside, to be mapped."""
+    beside = path.with_suffix(".buffers")
+    with beside.open("wb") as buffers:
+
+        def outside(buffer: pickle.PickleBuffer) -> bool:
+            with buffer.raw() as raw:
+                if raw.nbytes >= OUT_OF_BAND_FROM:
+                    append_buffer(buffers, raw)
+                return raw.nbytes < OUT_OF_BAND_FROM
+
+        def write(file: BinaryIO) -> None:
+            dump_by_value(value, file, outside)
+            buffers.flush()
+            os.fsync(buffers.fileno())
+
+        try:
+            write_whole(path, write)
+        except BaseException:
+            beside.unlink()
+            raise
+        if not buffers.tell():
+            beside.unlink()
 
 
 # -- episodes ------------------------------------------------------------------------------------
@@ -300,7 +358,7 @@ class Episodes:
                 write_whole(path, lambda file: dump_by_value(value, file))
             except (pickle.PicklingError, AttributeError, TypeError) as error:
                 raise TypeError(
-                    f"the value of episode {index} cannot be kept: {_said(error)}"
+                    f"the value of episode {index} cannot be kept: {_said(error)}{_remedy(error)}"
                 ) from error
         self._kept.add(index)
 
@@ -851,12 +909,42 @@ def _said(error: BaseException) -> str:
         return type(error).__name__
 
 
-def own_frames(error: BaseException, cell: str) -> Optional[types.TracebackType]:
-    """Return the traceback from the cell's first frame on, or None where the cell has none."""
-    frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename != cell:
+#: Whose frames say nothing of a cell; the first is this file's own name for itself.
+_NOT_THE_CELLS = (__file__, f"{os.sep}cloudpickle{os.sep}")
+
+
+def show_own_frames(error: BaseException, cell: str) -> None:
+    """Take out of an error, and of those that it came from, every frame that is not the user's.
+
+    That is all before the cell's first frame, and this file's; an error that only these frames
+    raised tells nothing beyond the one that was made of it.
+    """
+    seen: set[int] = set()
+    waiting: list[Optional[BaseException]] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = _own_frames(one.__traceback__, cell)
+        cause = one.__cause__
+        if cause is not None and cause.__traceback__ and not _own_frames(cause.__traceback__, cell):
+            one.__cause__ = None  # which also hides what was raised before it
+        waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+def _own_frames(frames: Optional[types.TracebackType], cell: str) -> Optional[types.TracebackType]:
+    every = []
+    while frames is not None:
+        every.append(frames)
         frames = frames.tb_next
-    return frames
+    files = [each.tb_frame.f_code.co_filename for each in every]
+    first = files.index(cell) if cell in files else 0
+    kept = None
+    for each, file in reversed(list(zip(every, files))[first:]):
+        if not any(name in file for name in _NOT_THE_CELLS):
+            kept = types.TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return kept
 
 
 def tell_error(error: BaseException, shell: Any, attempt: Attempt, events: Events) -> None:
@@ -864,16 +952,16 @@ def tell_error(error: BaseException, shell: Any, attempt: Attempt, events: Event
     found = oom(error, attempt)
     if found is not None:
         events.send("oom", **found)
-    frames = own_frames(error, attempt.cell)
     text = _said(error)
     lines = [text]
     with contextlib.suppress(Exception):  # there may be no memory left to read the source with
-        lines = traceback.format_exception(type(error), error, frames)
+        show_own_frames(error, attempt.cell)
+        lines = traceback.format_exception(type(error), error, error.__traceback__)
     print("".join(lines).rstrip("\n"), file=sys.stderr, flush=True)  # noqa: T201
     # IPython's printer knows neither a group of exceptions nor an error without frames.
-    if frames is not None and not hasattr(error, "exceptions"):
+    if error.__traceback__ is not None and not hasattr(error, "exceptions"):
         with contextlib.suppress(Exception):
-            lines = shell.traceback(error, frames)
+            lines = shell.traceback(error, error.__traceback__)
     evalue = text.partition(": ")[2]
     lines = [line.rstrip("\n") for line in lines]
     events.send("error", ename=type(error).__name__, evalue=evalue, traceback=lines)
@@ -889,14 +977,19 @@ def write_outputs(attempt: Attempt, namespace: Mapping[str, Any], events: Events
         if name not in namespace:
             raise NameError(f"output `{name}` is not defined when the cell ends")
         value = namespace[name]
-        path = attempt.directory / f"result.{name}.{attempt.worker}.pickle"
         try:
-            write_whole(path, lambda file, value=value: dump_by_value(value, file))  # type: ignore[misc]
-        except (MemoryError, OSError):
+            write_output(attempt.directory / f"result.{name}.{attempt.worker}.pickle", value)
+        except MemoryError:
             raise
+        except OSError as error:
+            raise OSError(
+                f"output `{name}` cannot be written: {error.strerror or error}"
+            ) from error
         except Exception as error:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            raise TypeError(f"output `{name}` ({kind}) cannot be stored: {_said(error)}") from error
+            raise TypeError(
+                f"output `{name}` ({kind}) cannot be stored: {_said(error)}{_remedy(error)}"
+            ) from error
     events.send("result", outputs=names)
 
 

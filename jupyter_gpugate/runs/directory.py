@@ -33,7 +33,7 @@ EVENTS_LIMIT: Final = 128 << 20
 #: A draft of a run directory that is older belongs to nobody any more.
 ABANDONED_S: Final = 3600.0
 
-_STAGED: Final = re.compile(r"[^\W\d]\w*(\.[0-9]+\.buffer|\.pickle)")
+_STAGED: Final = re.compile(r"[^\W\d]\w*(\.buffers|\.pickle)")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 _GONE: Final = re.compile(rb"\[gpugate: the first ([0-9]+) bytes are gone\]\n")
 _HERE: Final = Path(__file__).parent
@@ -119,6 +119,17 @@ def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
     """Replace a run's summary."""
     with opened(path) as folder:
         folder.write("summary.json", encoded(summary))
+
+
+def write_detached(path: Path) -> None:
+    """Note for good that nobody waits for this run any more."""
+    with opened(path) as folder:
+        folder.write("detached", b"")
+
+
+def is_detached(path: Path) -> bool:
+    """Tell whether `write_detached` was called for a run."""
+    return (path / "detached").exists()
 
 
 def forget_environment(path: Path) -> None:

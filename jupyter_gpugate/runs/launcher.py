@@ -69,7 +69,9 @@ class Launcher:
         for run in found.runs:
             summary = {**run.summary, "attempt": run.attempt}
             request = self._submissions.read(run.spec)
-            self._records.add(Record(run.run_id, run.path, run.spec, summary, request))
+            record = Record(run.run_id, run.path, run.spec, summary, request)
+            record.left = await asyncio.to_thread(directory.is_detached, run.path)
+            self._records.add(record)
         for record in self._records.unfinished():
             if record.attempt:
                 await self._attempts.adopt(record)
@@ -101,6 +103,7 @@ class Launcher:
         older = self._queueing_again
         if older is not None and not older.done():
             raise Refused(503, "starting", "older runs are queued again first", retry_after="1")
+        _refuse_stranger(body.get("kernel") or {})
         record, is_new = await self._submissions.submit(body)
         if is_new:
             self._mind_kernel(record)
@@ -185,7 +188,7 @@ class Launcher:
     def _mind_kernel(self, record: Record) -> None:
         """Take a run that a cell waits for back if its kernel ends first, unless it is detached."""
         kernel = record.request.kernel
-        if kernel is not None and not record.request.detached and kernel not in self._minded:
+        if kernel is not None and not record.detached and kernel not in self._minded:
             self._minded.add(kernel)
             self._tasks.spawn(self._outlive(kernel))
 
@@ -194,9 +197,21 @@ class Launcher:
             await ended(ProcessName(kernel.pid, kernel.start_ticks))
         self._minded.discard(kernel)
         for record in self._records.unfinished():
-            waits = record.request.kernel == kernel and not record.request.detached
+            waits = record.request.kernel == kernel and not record.detached
             if waits and record.status == QUEUED:
                 await self._withdraw(record, "the notebook's kernel is gone")
+
+    async def detach(self, run_id: str) -> None:
+        """Let an unfinished run go on without the notebook or terminal that waits for it."""
+        record = self.known(run_id)
+        if record.status == ENDED:
+            raise Refused(409, "state", f"{run_id} has ended: {record.summary.get('end')}")
+        record.left = True
+        try:
+            await asyncio.to_thread(directory.write_detached, record.path)
+        except OSError as error:
+            problem = f"it is detached until the gate restarts: {error.strerror}"
+            raise Refused(503, "disk", problem) from None
 
     # -- what people ask ------------------------------------------------------------------------
 
@@ -206,6 +221,10 @@ class Launcher:
         if record is None:
             raise Refused(404, "not_found", f"there is no run {run_id}", run_id=run_id)
         return record
+
+    def find(self, run_id: str) -> Record | None:
+        """The record of a run, if there is one."""
+        return self._records.get(run_id)
 
     def rows(self) -> list[dict[str, Any]]:
         """All runs, newest first."""
@@ -296,3 +315,17 @@ class Launcher:
             return False
         await self._attempts.end(record, RunEnd.CANCELLED, reason)
         return True
+
+
+def _refuse_stranger(kernel: Mapping[str, Any]) -> None:
+    """Refuse a notebook of another machine: its interpreter and files are not here."""
+    if kernel.get("boot_id", "") not in ("", boot_id()):
+        raise Refused(
+            400,
+            "bad_request",
+            "kernel.boot_id: this notebook's kernel runs on another machine than the gate that it "
+            "found: have a gate where the kernel is (`jupyter gpugate serve --user` there), and "
+            "unset GPUGATE_USER_SOCKET if it leads here",
+            field="kernel.boot_id",
+            gate=boot_id(),
+        )

@@ -46,6 +46,7 @@ class Record:
     fence: int | None = None
     supervisor: ProcessName | None = None
     cancelled: bool = False
+    left: bool = False  # by a notebook or terminal that waited for it
     ending: bool = False
     end: asyncio.Event = field(default_factory=asyncio.Event)
     course: asyncio.Task[None] | None = None  # of the newest attempt, until all of it is over
@@ -54,6 +55,11 @@ class Record:
     def status(self) -> str:
         status: str = self.summary["status"]
         return status
+
+    @property
+    def detached(self) -> bool:
+        """Whether nobody waits for it, from the start or by now."""
+        return self.left or self.request.detached
 
     @property
     def attempt(self) -> int:

@@ -21,6 +21,7 @@ KEPT = (
     "flags",
     "path",
     "umask",
+    "limits",
     "episodes",
     "workers",
     "parameters",

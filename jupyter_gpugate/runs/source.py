@@ -89,7 +89,7 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 # -- cells -----------------------------------------------------------------------------------------
 
-_MAGIC = re.compile(r"\s*([%!?]|[\w.,\s()\[\]*]+=\s*[%!])|.*\?\s*$")
+_MAGIC = re.compile(r"\s*([%!?]|[^=]+=\s*[%!])|.*\?\s*$")
 
 
 def _describe_cell(source: str, cwd: str, path: Sequence[str]) -> dict[str, Any]:

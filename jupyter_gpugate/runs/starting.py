@@ -64,6 +64,7 @@ def launch_of(record: Record, grant: Grant, socket: Path, grace_s: float) -> dic
         "argv": spec.get("argv") or [],
         "cwd": spec["cwd"],
         "umask": spec.get("umask"),
+        "limits": spec.get("limits") or {},
         "path": spec.get("path"),
         "env_file": "../../env.json",
         "workers": spec["workers"],

@@ -27,6 +27,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
@@ -619,6 +620,20 @@ def worker_environment(launch: dict[str, Any], base: dict[str, str], worker: int
     return environment
 
 
+def limit(limits: dict[str, list[int]]) -> None:
+    """Set soft and hard limits of this process by name, as far as it may; -1 is none."""
+    for name, (soft, hard) in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}", None)
+        if kind is None:  # of another Python
+            continue
+        try:
+            resource.setrlimit(kind, (soft, hard))
+        except (OSError, ValueError):  # only root may raise a hard limit
+            most = resource.getrlimit(kind)[1]
+            with suppress(OSError, ValueError):
+                resource.setrlimit(kind, (soft if 0 <= soft < most else most, most))
+
+
 def pull(fd: int) -> tuple[bytes, bool]:
     """Read what is there, a MiB at most; True: the other end is closed."""
     chunks: list[bytes] = []
@@ -877,6 +892,7 @@ class Supervisor:
         put("/proc/self/oom_score_adj", self.launch["oom_score_adj"])
         if self.cgroup:
             put(f"{self.cgroup}/cgroup.procs", 0)
+        limit(self.launch.get("limits", {}))
 
     # -- the loop
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jupyter_gpugate.runs
+from jupyter_gpugate.notebook import values
 
 WORKER_SOURCE = Path(jupyter_gpugate.runs.__file__).with_name("cell.py")
 PATIENCE_S = 240
@@ -93,20 +93,16 @@ class CellRun:
 
     def result(self, name: str, worker: int = 0) -> Any:
         """Load an output of the newest attempt."""
-        return pickle.loads(self.result_path(name, worker).read_bytes())  # noqa: S301 - our own
+        return values.read(self.result_path(name, worker))
 
     def result_path(self, name: str, worker: int = 0) -> Path:
         return self.directory / "attempts" / str(self.number) / f"result.{name}.{worker}.pickle"
 
     def stage(self, name: str, value: object) -> None:
-        """Store an input out of band, as a notebook does."""
+        """Store an input as a notebook does."""
         folder = self.directory / "inputs"
         folder.mkdir(exist_ok=True)
-        buffers: list[pickle.PickleBuffer] = []
-        data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        (folder / f"{name}.pickle").write_bytes(data)
-        for number, buffer in enumerate(buffers):
-            (folder / f"{name}.{number}.buffer").write_bytes(buffer.raw())
+        values.write(folder, name, value)
 
 
 class Worker:

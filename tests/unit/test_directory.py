@@ -140,9 +140,9 @@ def test_staged_inputs_become_the_runs(root: Path, tmp_path: Path) -> None:
     staged = tmp_path / "staged"
     staged.mkdir(mode=0o755)
     (staged / "x.pickle").write_bytes(b"a pickle")
-    (staged / "größe.0.buffer").write_bytes(b"a buffer")
+    (staged / "größe.buffers").write_bytes(b"a buffer")
     run = directory.create(root, RUN_ID, spec(), {}, summary(), str(staged))
-    assert names(run / "inputs") == ["größe.0.buffer", "x.pickle"]
+    assert names(run / "inputs") == ["größe.buffers", "x.pickle"]
     assert stat.S_IMODE((run / "inputs").stat().st_mode) == 0o700
     assert not staged.exists()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_large_arrays_travel_beside_the_pickle() -> None:
     """The bytes of a large array are a file of their own, a small one's stay inside."""
     large, small = np.arange(100_000.0), np.arange(4)
     folder = values.stage({"both": (large, small)})
-    assert sorted(path.name for path in folder.iterdir()) == ["both.0.buffer", "both.pickle"]
+    assert sorted(path.name for path in folder.iterdir()) == ["both.buffers", "both.pickle"]
     assert (folder / "both.pickle").stat().st_size < 10_000
     got: Any = cell.load_input(folder, "both")
     assert np.array_equal(got[0], large)
@@ -101,6 +102,15 @@ def test_a_value_that_cannot_travel_is_named_and_leaves_nothing(data_folder: Pat
     with pytest.raises(values.ValueCannotTravel, match="--input data: `data` cannot be given"):
         values.stage({"fine": 1, "data": (n for n in [1])})
     assert list((data_folder / "gpugate" / "staging").iterdir()) == []
+
+
+def test_what_a_killed_notebook_has_staged_is_removed_a_day_later(data_folder: Path) -> None:
+    """A folder that nobody took over goes with a later submit; a young one may be in use."""
+    old, young = values.stage({"x": 1}), values.stage({"x": 2})
+    before = time.time() - 25 * 3600
+    os.utime(old, (before, before))
+    newest = values.stage({"x": 3})
+    assert set((data_folder / "gpugate" / "staging").iterdir()) == {young, newest}
 
 
 def test_without_cloudpickle_plain_values_still_travel(monkeypatch: pytest.MonkeyPatch) -> None:
