@@ -52,6 +52,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return _complain(options, str(error), "bad_input", MISUSED)
     except GateError as error:
         return _complain(options, str(error), error.code, _code_of(error), error.detail)
+    except KeyboardInterrupt as error:
+        return _complain(options, f"interrupted: {error}".rstrip(": "), "interrupted", CANCELLED)
     return code
 
 
@@ -108,20 +110,19 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace) -> int:
     from jupyter_gpugate.notebook import submission, terminal
-    from jupyter_gpugate.notebook.client import connect
 
     if not options.command:
         raise submission.SubmissionError("no command: jupyter gpugate run NAME -- COMMAND ...")
     body = submission.program(options, options.command)
-    client = connect()
-    answer = client.submit(body)
-    run_id = str(answer["run_id"])
-    terminal.warn_of_lost_input()
-    if options.detach:
-        _print(options, answer, run_id)
-        return OK
-    progress = terminal.Progress(hints_vram=options.hint_vram is not None)
-    state, verdict = terminal.waited(client, run_id, progress.show, streams=not options.json)
+    with terminal.taking_signals() as here:
+        client, answer = here.submitted(body)
+        run_id = str(answer["run_id"])
+        terminal.warn_of_lost_input()
+        if options.detach:
+            _print(options, answer, run_id)
+            return OK
+        progress = terminal.Progress(hints_vram=options.hint_vram is not None)
+        state, verdict = here.waited(client, run_id, progress.show, streams=not options.json)
     if options.json:
         _print(options, state, "")
     if state.get("status") != "ended":

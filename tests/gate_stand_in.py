@@ -128,6 +128,9 @@ class GateStandIn:
             self.put(run_id, **self.on_cancel(run_id))
             stopped = {"means": "term", "ms": 12, "survivors": []}
             return 200, {"cancelled": True, "end": "cancelled", **stopped}
+        if rest == ["detach"]:
+            self.put(run_id, detached=True)
+            return 200, {"detached": True}
         if rest == ["output"]:
             return 200, self._output(run_id, int(asked.query.get("from", 0)))
         return self._state(run_id, asked.query)

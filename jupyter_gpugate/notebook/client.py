@@ -24,6 +24,8 @@ _STOPPING_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 _PATIENCE_S: Final = 60.0
+#: What a gate says that is about to take submits again.
+_PASSING: Final = frozenset({"starting", "stopping"})
 
 
 class Answer(NamedTuple):
@@ -54,11 +56,16 @@ class Client:
         self.socket_path = socket_path
         self._lock = threading.Lock()
         self._in_flight: set[_UnixConnection] = set()
-        self._closed = False
+        self._closed = threading.Event()
 
-    def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Queue a run; repeating it with the same ``idempotency_key`` queues nothing twice."""
-        return self._ask_again("POST", "/runs", body)
+    def submit(
+        self, body: Mapping[str, Any], give_up: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
+        """Queue a run; repeating it with the same ``idempotency_key`` queues nothing twice.
+
+        A gate that is silent is asked again for a minute, unless ``give_up`` says not to.
+        """
+        return self._ask_again("POST", "/runs", body, give_up)
 
     def run(self, run_id: str, *, wait_s: float = 0.0, etag: Optional[str] = None) -> Answer:
         """Return a run's state; with ``wait_s`` only once it differs from ``etag``."""
@@ -74,6 +81,10 @@ class Client:
         path = f"/runs/{quote(run_id, safe='')}/cancel"
         return self._body("POST", path, body={}, extra_s=_STOPPING_S)
 
+    def detach(self, run_id: str) -> dict[str, Any]:
+        """Say that nobody waits for a run any more: it outlives the process that submitted it."""
+        return self._body("POST", f"/runs/{quote(run_id, safe='')}/detach", body={})
+
     def queue(self) -> dict[str, Any]:
         """Return the snapshot: who runs, who waits and why, whose the memory is."""
         return self._body("GET", "/queue")
@@ -81,6 +92,15 @@ class Client:
     def estimate(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """Return what a run of this name (and workers, gpus, ...) would need; starts nothing."""
         return self._body("GET", "/estimate", query=question)
+
+    def lock(self, resource: str, seconds: float, kernel: Mapping[str, Any]) -> dict[str, Any]:
+        """Keep a device ("": the machine) free of new runs, until ``kernel`` ends at the latest."""
+        body = {"resource": resource, "seconds": seconds, "kernel": kernel}
+        return self._body("POST", "/lock", body=body)
+
+    def unlock(self, resource: str) -> dict[str, Any]:
+        """Give a lock back."""
+        return self._body("DELETE", "/lock", query={"resource": resource} if resource else None)
 
     def machine(self) -> dict[str, Any]:
         """Return what can be measured and enforced on this machine, and why not."""
@@ -115,33 +135,37 @@ class Client:
             self._forget(connection)
 
     def is_closed(self) -> bool:
-        return self._closed
+        return self._closed.is_set()
 
     def close(self) -> None:
         """End every request in flight, in whatever thread it waits, and refuse further ones."""
         with self._lock:
-            self._closed = True
+            self._closed.set()
             for connection in self._in_flight:
                 _hang_up(connection)
 
     def _body(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         return self.ask(method, path, **request).body or {}
 
-    def _ask_again(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask_again(
+        self, method: str, path: str, body: Mapping[str, Any], give_up: Callable[[], bool]
+    ) -> dict[str, Any]:
         pauses = Pauses()
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
                 return self._body(method, path, body=body)
             except GateUnreachable as error:
-                # A gate that answers 503 has said why; only silence is worth another try.
-                if error.status or self._closed or time.monotonic() > deadline:
+                # A gate that answers 503 has said why; silence and a change of host pass.
+                final = bool(error.status) and error.code not in _PASSING
+                if final or give_up() or time.monotonic() > deadline:
                     raise
-                time.sleep(pauses.next())
+                if self._closed.wait(pauses.next()):
+                    raise
 
     def _register(self, connection: _UnixConnection) -> None:
         with self._lock:
-            if self._closed:
+            if self.is_closed():
                 raise GateUnreachable("this client is closed")
             self._in_flight.add(connection)
 

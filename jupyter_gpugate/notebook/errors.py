@@ -37,6 +37,13 @@ class GateUnreachable(GateError):
         super().__init__(message, code=code, status=status)
 
 
+class Interrupted(KeyboardInterrupt):
+    """An interrupt came before anything was queued."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt: {self}"]
+
+
 class RunEnded(Exception):
     """A wait for a run ended without a result; ``state`` is the last that was known of it."""
 
@@ -44,6 +51,9 @@ class RunEnded(Exception):
         super().__init__(message)
         self.state = dict(state)
         self.run_id = str(state.get("run_id", ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.state), self.__dict__
 
     def _render_traceback_(self) -> list[str]:
         return [f"{type(self).__name__}: {self}"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextvars
+import threading
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from typing import Any, Optional
 
 from jupyter_gpugate.faces import card, words
-from jupyter_gpugate.notebook import results
+from jupyter_gpugate.notebook import discovery, results
 from jupyter_gpugate.notebook.client import Client, connect
-from jupyter_gpugate.notebook.errors import GateError, RunCancelled, RunFailed
+from jupyter_gpugate.notebook.errors import GateError, GateUnreachable, RunCancelled, RunFailed
 from jupyter_gpugate.notebook.waiting import Follower, State
 
 
@@ -74,6 +77,19 @@ class Run:
         values = results.load(state)
         return next(iter(values.values())) if len(values) == 1 else values
 
+    def when_ended(self, callback: Callable[[Run], object]) -> None:
+        """Return at once, and call ``callback`` with this handle when the run has ended.
+
+        It is called once, in a thread of its own, also where the run has ended already and where
+        the gate restarts meanwhile.  What it prints, or the traceback if it fails, appears below
+        the cell that asked for it.
+        """
+        # ipykernel shows what a thread prints below the newest cell, unless its context says else.
+        here = contextvars.copy_context()
+        threading.Thread(
+            target=here.run, args=(self._call, callback), name="gpugate-when-ended", daemon=True
+        ).start()
+
     def explain(self) -> Explanation:
         """Say where the run stands and why, with every number that was used."""
         state = self.state()
@@ -92,12 +108,26 @@ class Run:
         return f"<Run {self.run_id}>"
 
     def _repr_mimebundle_(self, **_choice: Any) -> dict[str, str]:
+        from jupyter_gpugate.notebook import live
+
         try:
-            return card.bundle(self.state())
+            return live.bundle(self.state())
         except GateError as error:
             return {"text/plain": f"{self!r}: {error}"}
 
+    def _call(self, callback: Callable[[Run], object]) -> None:
+        try:
+            self._ended(None)
+            callback(self)
+        except Exception:  # noqa: BLE001 - whatever it is, it is told and kills nothing
+            traceback.print_exc()
+
     def _asked(self) -> Client:
+        if self._client is not None:
+            try:
+                discovery.dial(self._client.socket_path, timeout_s=2.0).close()
+            except GateUnreachable:  # gone since; another one may have its place
+                self._client = None
         if self._client is None:
             self._client = connect()
         return self._client
@@ -123,5 +153,7 @@ def raise_for_end(state: Mapping[str, Any]) -> None:
     if state.get("end") == "cancelled":
         raise RunCancelled(f"{who} was cancelled", state)
     error = state.get("error") or {}
-    last = f": {error.get('ename')}: {error.get('evalue')}" if error.get("ename") else ""
-    raise RunFailed(f"{who} {words.ended(state)}{last}", state)
+    # An exception's words may have many lines: the first says what it is, the traceback has all.
+    evalue = str(error.get("evalue") or "").strip().partition("\n")[0]
+    last = [str(word) for word in (error.get("ename"), evalue) if word]
+    raise RunFailed(": ".join([f"{who} {words.ended(state)}", *last]), state)

@@ -12,8 +12,8 @@ import stat
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
-from typing import Final, Optional
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Optional
 
 from jupyter_gpugate.faces import card, words
 from jupyter_gpugate.notebook.client import Client
@@ -24,6 +24,8 @@ from jupyter_gpugate.notebook.waiting import (
     Patience,
     State,
     Verdict,
+    connected,
+    submitted,
     until_end,
 )
 
@@ -31,26 +33,46 @@ from jupyter_gpugate.notebook.waiting import (
 _NUMBERS_S: Final = 60.0
 
 
-def waited(
-    client: Client, run_id: str, show: Callable[[State, str], None], *, streams: bool
-) -> tuple[State, Verdict]:
-    """Wait for a run's end, or until a signal says not to; return as `until_end` does."""
+@contextlib.contextmanager
+def taking_signals() -> Iterator[Terminal]:
+    """Take what this process is sent as a wish about its run, from before the submit to the end."""
     interrupts = Interrupts()
-    stream = None
-    ended = False
     with interrupts.taken(), _leaving(interrupts):
+        yield Terminal(interrupts)
+
+
+class Terminal:
+    """A terminal's way through the gate: connect, submit, wait.
+
+    Without a person at it, the first interrupt cancels.
+    """
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self._patience = Patience(interactive=sys.stdin is not None and sys.stdin.isatty())
+
+    def submitted(self, body: Mapping[str, Any]) -> tuple[Client, State]:
+        """Queue a run and return the gate's answer; raises `Interrupted` before that."""
+        client = connected(self._interrupts)
+        return client, submitted(client, body, self._interrupts, self._patience)
+
+    def waited(
+        self, client: Client, run_id: str, show: Callable[[State, str], None], *, streams: bool
+    ) -> tuple[State, Verdict]:
+        """Wait for a run's end, or until a signal says not to; return as `until_end` does."""
+        stream = None
+        ended = False
         follower = Follower(client, run_id)
         if streams:
             stream = OutputStream(Client(client.socket_path), run_id, write)
         try:
-            patience = Patience(interactive=sys.stdin is not None and sys.stdin.isatty())
-            state, verdict = until_end(follower, interrupts, patience, show)
+            state, verdict = until_end(follower, self._interrupts, self._patience, show)
             ended = state.get("status") == "ended"
         finally:
             follower.close()
             if stream is not None:
                 stream.close(to_the_end=ended)
-    return state, verdict
+        return state, verdict
 
 
 class Progress:

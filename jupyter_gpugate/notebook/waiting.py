@@ -11,13 +11,13 @@ import signal
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from typing import Any, Final, Generic, Optional, TypeVar
 
 from jupyter_gpugate.notebook import client as gate
 from jupyter_gpugate.notebook.client import Client, Pauses
-from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
+from jupyter_gpugate.notebook.errors import GateError, GateUnreachable, Interrupted
 
 T = TypeVar("T")
 State = dict[str, Any]
@@ -31,6 +31,10 @@ _PACE_S: Final = 0.25
 _GONE_S: Final = 10.0
 #: Cancel (grace and all) may take a while; an interrupt this long after it no longer waits for it.
 _TIME_TO_CANCEL_S: Final = 1.0
+#: A gate that is to be told that nobody waits any more is given this long to hear it.
+_TIME_TO_TELL_S: Final = 5.0
+#: The gate's answer where a run has ended already.
+_TOO_LATE: Final = 409
 
 
 class Interrupts:
@@ -62,6 +66,10 @@ class Interrupts:
     def leave(self, _number: int, _frame: Optional[types.FrameType]) -> None:
         """End the wait: a signal handler for what ends a terminal, such as SIGHUP."""
         self.left = True
+
+    def asked_to_end(self) -> bool:
+        """Tell whether anything has come that is not to wait for ever."""
+        return self.left or self.count > 0
 
 
 class Verdict(Enum):
@@ -142,17 +150,54 @@ def in_background(
     return work.result()
 
 
+def connected(interrupts: Interrupts) -> Client:
+    """Return a client of the user's gate, found or started.
+
+    Raises `Interrupted` on an interrupt: nothing has been asked of anybody yet.
+    """
+    enough = threading.Event()
+    client = in_background(
+        lambda: gate.connect(give_up=enough.is_set), interrupts.asked_to_end, enough.set
+    )
+    if client is None:
+        raise Interrupted("nothing was queued yet")
+    return client
+
+
+def submitted(
+    client: Client, body: Mapping[str, Any], interrupts: Interrupts, patience: Patience
+) -> State:
+    """Queue a run and return the gate's answer, whatever the interrupts ask for meanwhile.
+
+    A run that may be queued is known by its answer alone, so that is waited for; what the
+    interrupts come to is judged after it.  Only one that would not wait for a cancel either gives
+    up on it, and a gate that does not answer is not asked again once there was one.
+    """
+    work = Background(lambda: client.submit(body, give_up=interrupts.asked_to_end))
+    while not work.done():
+        if patience.verdict(interrupts.count, time.monotonic()) is Verdict.ENOUGH:
+            client.close()
+            work.done(timeout_s=None)
+    try:
+        return work.result()
+    except GateUnreachable as error:
+        if error.status:  # it did answer
+            raise
+        raise GateUnreachable(f"{error}; %gpu_queue shows whether the run was queued") from None
+
+
 class Follower:
     """Follows one run over HTTP in a thread of its own, through restarts of its gate."""
 
     def __init__(self, client: Client, run_id: str) -> None:
+        self.run_id = run_id
         self._client = client
-        self._run_id = run_id
         self._closed = threading.Event()
         self._news = threading.Condition()
         self._state: Optional[State] = None
         self._error: Optional[Exception] = None
         self._cancelling: Optional[Background[None]] = None
+        self._leaving: Optional[Background[bool]] = None
         #: Why the gate cannot be asked at the moment; empty when it can.
         self.trouble = ""
         #: What the gate said to a cancel that it refused, or has not taken yet.
@@ -176,13 +221,23 @@ class Follower:
         if self._cancelling is None:
             self._cancelling = Background(self._cancel)
 
+    def leave(self) -> bool:
+        """Tell the gate that nobody waits any more; False where the run has ended before.
+
+        A gate that cannot be told in time takes the run back with this process, if it is still
+        queued then.
+        """
+        self._leaving = Background(self._leave)
+        return not self._leaving.done(_TIME_TO_TELL_S) or self._leaving.result()
+
     def close(self) -> None:
         """End the threads; afterwards nothing of this wait is left."""
         self._closed.set()
         self._client.close()
         self._thread.join()
-        if self._cancelling is not None:
-            self._cancelling.result()
+        for asking in (self._cancelling, self._leaving):
+            if asking is not None:
+                asking.result()
 
     def _follow(self) -> None:
         etag: Optional[str] = None
@@ -190,7 +245,7 @@ class Follower:
         away_since: Optional[float] = None
         while not self._closed.is_set():
             try:
-                answer = self._client.run(self._run_id, wait_s=gate.POLL_S, etag=etag)
+                answer = self._client.run(self.run_id, wait_s=gate.POLL_S, etag=etag)
             except GateUnreachable as error:
                 self.trouble = str(error)
                 away_since = away_since or time.monotonic()
@@ -209,16 +264,31 @@ class Follower:
             self._closed.wait(_PACE_S)
 
     def _cancel(self) -> None:
+        try:
+            self._insist(lambda: self._client.cancel(self.run_id))
+        except GateError as error:
+            self.refused = str(error)
+
+    def _leave(self) -> bool:
+        try:
+            self._insist(lambda: self._client.detach(self.run_id))
+        except GateError as error:
+            return error.status != _TOO_LATE
+        return True
+
+    def _insist(self, ask: Callable[[], object]) -> None:
+        """Ask until the gate has answered; raise `GateError` where it refuses."""
         pauses = Pauses()
         while not self._closed.is_set():
             try:
-                self._client.cancel(self._run_id)
+                ask()
             except GateUnreachable as error:
                 self.not_taken = str(error)
                 self._closed.wait(pauses.next())
                 continue
-            except GateError as error:
-                self.refused = str(error)
+            except GateError:
+                self.not_taken = ""
+                raise
             self.not_taken = ""
             return
 
@@ -244,12 +314,12 @@ Show = Callable[[State, str], None]
 def until_end(
     follower: Follower, interrupts: Interrupts, patience: Patience, show: Show
 ) -> tuple[State, Verdict]:
-    """Wait for the run's end, or until the interrupts so far say not to.
+    """Wait for the run's end, or until the interrupts so far, or somebody elsewhere, say not to.
 
     ``show`` gets the state and a note whenever either changed.  Returns the last state and the
-    verdict under which the wait ended.
+    verdict under which the wait ended; LEAVE means that the run goes on.
     """
-    state: State = {}
+    state: State = {"run_id": follower.run_id}
     shown = ""
     while True:
         news = follower.next()
@@ -258,16 +328,28 @@ def until_end(
         ended = state.get("status") == "ended"
         if verdict is Verdict.CANCEL and not ended:
             follower.cancel()
-        if interrupts.left:
-            cancelling = verdict in (Verdict.CANCEL, Verdict.ENOUGH)
-            verdict = Verdict.ENOUGH if cancelling else Verdict.LEAVE
+        verdict = _overruled(verdict, follower, interrupts, state)
         note = "" if ended else _note(verdict, follower)
         # Whoever leaves says so in words of its own.
         if ended or (verdict is not Verdict.LEAVE and (news or note != shown)):
             show(state, note)
             shown = note
-        if ended or verdict in (Verdict.LEAVE, Verdict.ENOUGH):
+        if ended or verdict is Verdict.ENOUGH:
             return state, verdict
+        if verdict is Verdict.LEAVE and (state.get("detached") or follower.leave()):
+            return state, verdict
+
+
+def _overruled(
+    verdict: Verdict, follower: Follower, interrupts: Interrupts, state: State
+) -> Verdict:
+    """Judge what else may end a wait: the terminal's end, and a run that others have detached."""
+    if verdict in (Verdict.CANCEL, Verdict.ENOUGH):
+        enough = verdict is Verdict.ENOUGH or interrupts.left
+        if enough and (follower.not_taken or follower.refused):
+            return Verdict.LEAVE  # nothing stops it
+        return Verdict.ENOUGH if enough else verdict
+    return Verdict.LEAVE if interrupts.left or state.get("detached") else verdict
 
 
 def _note(verdict: Verdict, follower: Follower) -> str:

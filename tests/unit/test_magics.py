@@ -273,9 +273,9 @@ def test_what_the_gate_finds_wrong_is_one_line_too(notebook: Notebook, gate: Gat
 def test_the_names_of_the_shell_itself_are_not_the_notebooks(
     notebook: Notebook, gate: GateStandIn
 ) -> None:
-    """`In`, `Out`, `get_ipython` and what the run provides are not asked for as inputs."""
+    """`get_ipython`, `open` and what the run provides are not asked for as inputs."""
     notebook.run("params = 1")
-    result = notebook.run("%%gated_eval own\nget_ipython, In, Out, params, worker, episodes")
+    result = notebook.run("%%gated_eval own\nget_ipython, open, params, worker, episodes")
     assert result.success
     assert len(gate.bodies("/runs")) == 1
 
@@ -503,7 +503,7 @@ def test_an_interrupt_while_the_gate_is_looked_for_submits_nothing(
             gave_up.wait(0.01)
 
     gave_up = threading.Event()
-    monkeypatch.setattr("jupyter_gpugate.notebook.magics.connect", look)
+    monkeypatch.setattr("jupyter_gpugate.notebook.client.connect", look)
     sender = interrupts(lambda: looking.wait(PATIENCE_S))
     raised = notebook.run("%%gated_eval never\n1").error_in_exec
     sender.join()

@@ -13,13 +13,14 @@ import pytest
 
 from jupyter_gpugate.notebook import discovery, waiting
 from jupyter_gpugate.notebook.client import Client
-from jupyter_gpugate.notebook.errors import GateError
+from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
 from jupyter_gpugate.notebook.waiting import (
     Follower,
     Interrupts,
     Patience,
     Verdict,
     in_background,
+    submitted,
     until_end,
 )
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
@@ -222,6 +223,69 @@ def test_a_cancel_that_fails_is_asked_again(gate: GateStandIn) -> None:
     follower.close()
     assert (state["end"], verdict) == ("cancelled", Verdict.CANCEL)
     assert "cancelling: the disk is full" in notes
+
+
+def test_a_cancel_that_never_arrived_is_not_said_to_have(gate: GateStandIn) -> None:
+    """Whoever gives up on a cancel that the gate would not take is told that the run goes on."""
+    gate.put(RUN)
+    answer = {"error": "state", "message": "it is somebody else's", "detail": {}}
+    gate.refusals[("POST", f"/runs/{RUN}/cancel")] = (409, answer)
+    interrupts = Interrupts()
+    interrupts.count = 2
+
+    def show(_state: dict[str, Any], note: str) -> None:
+        interrupts.left = interrupts.left or "refused" in note
+
+    follower = Follower(Client(gate.socket_path), RUN)
+    state, verdict = until_end(follower, interrupts, Patience(interactive=True), show)
+    follower.close()
+    assert (state["run_id"], verdict) == (RUN, Verdict.LEAVE)
+
+
+def test_whoever_leaves_tells_the_gate(gate: GateStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is left is detached, so that it does not end with the process that waited."""
+    monkeypatch.setattr(waiting, "SECOND_CHANCE_S", 0.0)
+    gate.put(RUN)
+    interrupts = Interrupts()
+    interrupts.count = 1
+    follower = Follower(Client(gate.socket_path), RUN)
+    _, verdict = until_end(follower, interrupts, Patience(interactive=True), lambda *_: None)
+    follower.close()
+    assert verdict is Verdict.LEAVE
+    assert gate.bodies(f"/runs/{RUN}/detach") == [{}]
+
+
+def test_an_end_that_comes_before_the_leaving_is_the_end(
+    gate: GateStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that can no longer be detached has ended: its end is what the wait returns."""
+    monkeypatch.setattr(waiting, "SECOND_CHANCE_S", 0.0)
+    gate.put(RUN)
+    answer = {"error": "state", "message": "it has ended", "detail": {}}
+    gate.refusals[("POST", f"/runs/{RUN}/detach")] = (409, answer)
+    interrupts = Interrupts()
+    interrupts.count = 1
+
+    def end() -> None:
+        gate.wait_for(lambda: gate.bodies(f"/runs/{RUN}/detach"))
+        gate.put(RUN, status="ended", end="completed")
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    follower = Follower(Client(gate.socket_path), RUN)
+    state, _ = until_end(follower, interrupts, Patience(interactive=True), lambda *_: None)
+    follower.close()
+    ending.join()
+    assert state["end"] == "completed"
+
+
+def test_a_silent_gate_is_not_asked_again_after_an_interrupt(tmp_path: Path) -> None:
+    """A submit that got no answer ends at the first interrupt, and says what is not known."""
+    interrupts = Interrupts()
+    interrupts.count = 1
+    nowhere = Client(tmp_path / "gpugate.sock")
+    with pytest.raises(GateUnreachable, match="%gpu_queue shows whether the run was queued"):
+        submitted(nowhere, {}, interrupts, Patience(interactive=True))
 
 
 def test_a_run_that_the_gate_does_not_know_ends_the_wait(gate: GateStandIn) -> None:
