@@ -12,7 +12,7 @@ KERNEL_SIDE := $(wildcard $(PACKAGE)/*.py) $(PACKAGE)/core $(PACKAGE)/faces $(PA
 	$(PACKAGE)/runs/source.py $(PACKAGE)/runs/supervisor.py $(PACKAGE)/runs/cell.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench soak behaviours docs clean system
+.PHONY: help demo test lint format bench soak behaviours docs clean system chromium
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -20,7 +20,7 @@ help: ## this list
 demo: $(VENV)/demo.stamp ## two evaluations that do not fit at once, gated before your eyes; no GPU needed
 	$(PY) notebooks/demo.py
 
-test: system $(VENV)/test.stamp lint ## lint, types and every test, on CPUs alone
+test: system chromium $(VENV)/test.stamp lint ## lint, types and every test, on CPUs alone
 	$(PY) -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/test.stamp ## ruff, mypy, and whether the kernel's side still runs on old Pythons
@@ -81,3 +81,15 @@ system:
 	else \
 		echo "please install:" $$missing; exit 1; \
 	fi
+
+# The tests of the pages drive a browser; without one they say so and are skipped.
+chromium:
+	@for name in chromium chromium-browser google-chrome; do \
+		if command -v $$name >/dev/null; then exit 0; fi; \
+	done; \
+	if [ "$$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing a browser for the tests of the pages"; \
+		apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+			apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core && exit 0; \
+	fi; \
+	echo "no chromium here: the tests of the pages will be skipped"

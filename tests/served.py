@@ -14,6 +14,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,31 @@ def until(condition: Callable[[], Any], what: str = "", patience_s: float = PATI
             return found
         time.sleep(0.05)
     raise AssertionError(f"never came true: {what or condition}")
+
+
+def end_everything_of(places: Places) -> None:
+    """Kill whatever carries this test's directories in its environment."""
+    mark = f"XDG_RUNTIME_DIR={places.runtime}".encode()
+    tag = str(places.root).encode()
+
+    def left() -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with suppress(OSError):
+                    told = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+                    if mark in told or tag in told:
+                        found.append(int(entry.name))
+        return found
+
+    def none_left() -> bool:
+        pids = left()
+        for pid in pids:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        return not pids
+
+    until(none_left, "everything has ended")
 
 
 class Answer:
@@ -89,7 +115,12 @@ class Served:
     """One Jupyter server as a process."""
 
     def __init__(
-        self, places: Places, *options: str, ready: str = "/gpugate/api/v1/machine", **environ: str
+        self,
+        places: Places,
+        *options: str,
+        ready: str = "/gpugate/api/v1/machine",
+        app: str = "jupyter_server",
+        **environ: str,
     ) -> None:
         self.places = places
         self._ready = ready
@@ -101,7 +132,7 @@ class Served:
                 [
                     sys.executable,
                     "-m",
-                    "jupyter_server",
+                    app,
                     "--allow-root",
                     "--no-browser",
                     "--ServerApp.ip=127.0.0.1",

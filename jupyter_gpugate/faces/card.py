@@ -70,11 +70,15 @@ def text(run: Json, note: str = "") -> str:
     return "\n".join(lines)
 
 
-def html(run: Json, note: str = "") -> str:
-    """Render the card for a page: no script, readable when its style is taken away."""
+def html(run: Json, note: str = "", *, commands: bool = True) -> str:
+    """Render the card for a page: no script, readable when its style is taken away.
+
+    ``commands`` says how to stop the run from elsewhere, for a page that has no buttons.
+    """
     status = str(run.get("status"))
     accent = _ACCENTS.get(status, _GOOD if run.get("end") == "completed" else _BAD)
-    body = "".join(_row_html(row) for row in rows(run))
+    shown = rows(run) if commands else _state_rows(run)
+    body = "".join(_row_html(row) for row in shown)
     output = screen.html(str(run.get("output_tail") or ""))
     parts = [
         f'<div style="{_BOX.format(accent=accent)}">',
@@ -113,10 +117,13 @@ def _traceback_start(output: str) -> int:
 
 def rows(run: Json) -> list[Row]:
     """Return what there is to say about a run in this state, the most pressing first."""
+    return [*_state_rows(run), *(() if run.get("status") == "ended" else _command_rows(run))]
+
+
+def _state_rows(run: Json) -> list[Row]:
     by_status = {"queued": _queued_rows, "active": _active_rows, "ended": _ended_rows}
     chosen = by_status.get(str(run.get("status")), _queued_rows)
-    ended = run.get("status") == "ended"
-    return [*chosen(run), *_estimate_rows(run, ended=ended), *(() if ended else _command_rows(run))]
+    return [*chosen(run), *_estimate_rows(run, ended=run.get("status") == "ended")]
 
 
 def _queued_rows(run: Json) -> Iterator[Row]:
@@ -229,7 +236,7 @@ def _row_html(row: Row) -> str:
     bar = ""
     if row.share >= 0:
         bar = (
-            '<div style="height:4px;width:16em;background:#8883">'
+            '<div style="height:4px;width:16em;margin-bottom:3px;background:#8883">'
             f'<div style="height:4px;width:{100 * row.share:.0f}%;background:#2a5db0"></div></div>'
         )
     return (

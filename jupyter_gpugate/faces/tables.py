@@ -45,6 +45,24 @@ def cancelled(run_id: str, answer: Json) -> str:
     return f"{run_id} is cancelled: {how}" + (f"; still there: {left}" if left else "")
 
 
+def locked(answer: Json) -> str:
+    """Say in one sentence what a lock came to."""
+    what = _locked(answer.get("locked"))
+    return (
+        f"{what} is yours for {words.span(answer.get('for_s') or 0)}, or until this kernel ends: "
+        "no run starts there; %gpu_release gives it back"
+    )
+
+
+def unlocked(answer: Json) -> str:
+    """Say in one sentence what a release came to."""
+    return f"{_locked(answer.get('unlocked'))} is open to runs again"
+
+
+def _locked(resource: object) -> str:
+    return "the machine" if resource == "machine" else str(resource)
+
+
 def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
     """Headings with their tables; a table's first row names its columns."""
     devices = snapshot.get("devices") or ()
@@ -112,7 +130,8 @@ def text(parts: Sequence[tuple[str, Table]]) -> str:
 def html(parts: Sequence[tuple[str, Table]]) -> str:
     """Headings and tables; every word is escaped."""
     return "".join(
-        f"<div><b>{escape(heading)}</b></div>" + (_html_table(table) if table else "")
+        f'<div style="margin-top:6px"><b>{escape(heading)}</b></div>'
+        + (_html_table(table) if table else "")
         for heading, table in parts
     )
 

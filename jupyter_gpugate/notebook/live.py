@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import os
+import secrets
+from html import escape
+from typing import Any, Final
 
 from IPython.display import display
 
 from jupyter_gpugate.faces import card
 from jupyter_gpugate.faces.words import Json
+from jupyter_gpugate.notebook.discovery import SOCKET_VARIABLE
 
 _display: Any = display  # IPython gives it no types
+
+#: A page of a Jupyter server loads the card's script from there, with or without a kernel; any
+#: other page, and one whose server lacks the extension, keeps what the card shows without it.
+_SCRIPT: Final = """\
+<script>(() => {
+const find = () => document.getElementById(%(id)s);
+const page = document.getElementById("jupyter-config-data");
+if (!page) return;
+const base = JSON.parse(page.textContent).baseUrl.replace(/\\/$/, "");
+import(`${base}/gpugate/static/live.js`).then(async (live) => {
+for (let n = 0; n < 100 && !find(); n++) await new Promise((go) => setTimeout(go, 100));
+if (find()) live.card(find(), %(run_id)s);
+}).catch(() => {});
+})()</script>"""
 
 
 class LiveCard:
@@ -18,22 +37,47 @@ class LiveCard:
     def __init__(self, shell: Any) -> None:
         # A terminal cannot update what it has printed.
         self._updates = getattr(shell, "kernel", None) is not None
+        # What the page's script keeps up to date is not rewritten under the reader's hand.
+        self._scripted = SOCKET_VARIABLE in os.environ
         self._handle: Any = None
         self._shown: Any = None
 
     def show(self, run: Json, note: str = "") -> None:
         """Show the run's state and a note below it; nothing happens when both look the same."""
-        bundle = card.bundle(card.without_traceback(run), note)
-        seen = bundle if self._updates else _turn(run, note)
+        told = card.without_traceback(run)
+        each = self._updates and not self._scripted
+        seen = card.bundle(told, note) if each else _turn(run, note)
         if seen == self._shown:
             return
         self._shown = seen
         if not self._updates:
-            print(bundle["text/plain"])  # noqa: T201 - the terminal's display
+            print(card.text(told, note))  # noqa: T201 - the terminal's display
         elif self._handle is None:
-            self._handle = _display(bundle, raw=True, display_id=True)
+            self._handle = _display(bundle(told, note), raw=True, display_id=True)
         else:
-            self._handle.update(bundle, raw=True)
+            self._handle.update(bundle(told, note), raw=True)
+
+
+def bundle(run: Json, note: str = "") -> dict[str, str]:
+    """Both forms of a card by MIME type; the card of an unfinished run has a script of its own."""
+    shown = card.bundle(run, note)
+    if run.get("status") != "ended":
+        shown["text/html"] = _alive(shown["text/html"], run, note)
+    return shown
+
+
+def _alive(html: str, run: Json, note: str) -> str:
+    place = f"gpugate-{secrets.token_hex(6)}"
+    names = {"id": _quoted(place), "run_id": _quoted(str(run.get("run_id")))}
+    return (
+        f'<div id="{place}" data-note="{escape(note, quote=True)}">'
+        f'<div class="gpugate-body">{html}</div></div>{_SCRIPT % names}'
+    )
+
+
+def _quoted(text: str) -> str:
+    # Nothing within a string literal may end the script around it.
+    return json.dumps(text).replace("<", "\\u003c")
 
 
 def _turn(run: Json, note: str) -> tuple[Any, ...]:

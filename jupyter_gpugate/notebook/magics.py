@@ -1,11 +1,10 @@
-"""``%%gated_eval``, ``%gpu_queue``, ``%gpu_estimate``, ``%gpu_cancel``."""
+"""``%%gated_eval`` and the line magics: what a notebook can ask of the gate."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import sys
-import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,14 +16,16 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from IPython.display import display
 
 from jupyter_gpugate.faces import tables
+from jupyter_gpugate.notebook import environment, panel, results, scope, submission, values
 from jupyter_gpugate.notebook import options as given
-from jupyter_gpugate.notebook import results, scope, submission, values
-from jupyter_gpugate.notebook.client import Client, connect
+from jupyter_gpugate.notebook.client import connect
 from jupyter_gpugate.notebook.errors import GateError, RunCancelled, RunDetached
 from jupyter_gpugate.notebook.live import LiveCard
 from jupyter_gpugate.notebook.options import (
     CELL_OPTIONS,
     ESTIMATE_OPTIONS,
+    LOCK_OPTIONS,
+    RESOURCE,
     RUN_OPTIONS,
     Option,
 )
@@ -34,7 +35,8 @@ from jupyter_gpugate.notebook.waiting import (
     Patience,
     State,
     Verdict,
-    in_background,
+    connected,
+    submitted,
     until_end,
 )
 
@@ -110,6 +112,8 @@ class GpuGateMagics(Magics):
                 run = wait.submit(body, staged)
                 outcome = None if options.detach else wait.follow(run)
             if outcome is None:
+                if wait.interrupts.count:
+                    raise RunDetached("it was queued before the interrupt", {"run_id": run.run_id})
                 return run
             wait.finish(run, *outcome)
         return None
@@ -150,10 +154,40 @@ class GpuGateMagics(Magics):
             if refused:
                 raise UsageError("; ".join(refused))
 
+    @_magic(line_magic, *LOCK_OPTIONS)
+    def gpu_lock(self, line: str) -> None:
+        """Keep a GPU, or the whole machine, for work by hand: nothing new starts there."""
+        options = _parse_argstring(self.gpu_lock, line)
+        with _one_liners():
+            told = connect().lock(options.resource, options.time, environment.this_process())
+        _display({"text/plain": tables.locked(told)}, raw=True)
+
+    @_magic(line_magic, RESOURCE)
+    def gpu_release(self, line: str) -> None:
+        """Give back what %gpu_lock keeps."""
+        options = _parse_argstring(self.gpu_release, line)
+        with _one_liners():
+            told = connect().unlock(options.resource)
+        _display({"text/plain": tables.unlocked(told)}, raw=True)
+
+    @_magic(line_magic)
+    def gpu_panel(self, line: str) -> None:
+        """Show the queue and the memory in a panel that stays up to date."""
+        _parse_argstring(self.gpu_panel, line)
+        with _one_liners():
+            try:
+                shown = panel.bundle(connect())
+            except ImportError:
+                raise UsageError(
+                    "%gpu_panel needs anywidget in this environment: pip install anywidget; "
+                    "%gpu_queue shows the same once"
+                ) from None
+        _display(shown, raw=True)
+
     def _checked(self, options: Namespace, source: str) -> dict[str, Any]:
         """Refuse what could only fail later; return the values to give to the run."""
         shell: Any = self.shell
-        notebook = {k: v for k, v in shell.user_ns.items() if k not in shell.user_ns_hidden}
+        notebook = scope.defined(shell.user_ns, shell.user_ns_hidden)
         inputs = submission.flat(options.input)
         found = scope.read(source)
         for name in inputs:
@@ -175,12 +209,14 @@ class _Wait:
         self._shell = shell
         self._options = options
         self._card = LiveCard(shell)
+        self._patience = Patience(interactive=is_interactive(shell))
 
     def submit(self, body: submission.Body, staged: Optional[Path]) -> Run:
         """Queue the run; staged inputs that it does not take over are removed."""
         try:
-            client = self._connected()
-            return Run(self._submitted(client, body), client)
+            client = connected(self.interrupts)
+            answer = submitted(client, body, self.interrupts, self._patience)
+            return Run(str(answer["run_id"]), client)
         except BaseException:
             if staged is not None:
                 values.discard(staged)
@@ -195,9 +231,8 @@ class _Wait:
             self._card.show(state, note)
             replay.catch_up(state)
 
-        patience = Patience(interactive=is_interactive(self._shell))
         try:
-            return until_end(follower, self.interrupts, patience, show)
+            return until_end(follower, self.interrupts, self._patience, show)
         finally:
             follower.close()
 
@@ -211,28 +246,14 @@ class _Wait:
         if state.get("status") != "ended":
             raise RunCancelled(f"{run.run_id} is being stopped; {again} follows it", state)
         raise_for_end(state)
-        if self._options.output:
-            self._shell.push(results.load(state))
+        try:
+            if self._options.output:
+                self._shell.push(results.load(state))
+        except KeyboardInterrupt:
+            message = f"interrupted while the outputs were loaded; {again}.result() has them"
+            raise RunDetached(message, state) from None
         if self.interrupts.count:
             raise RunDetached(f"the run completed before the interrupt; {again} has it", state)
-
-    def _connected(self) -> Client:
-        enough = threading.Event()
-        client = in_background(
-            lambda: connect(give_up=enough.is_set), lambda: self.interrupts.count > 0, enough.set
-        )
-        if client is None:
-            raise KeyboardInterrupt
-        return client
-
-    def _submitted(self, client: Client, body: submission.Body) -> str:
-        # A submit that may already be with the gate is seen through; a second interrupt is not.
-        answer = in_background(
-            lambda: client.submit(body), lambda: self.interrupts.count > 1, client.close
-        )
-        if answer is None:
-            raise GateError("interrupted before the gate answered: see %gpu_queue for the run")
-        return str(answer["run_id"])
 
 
 def is_interactive(shell: Any) -> bool:

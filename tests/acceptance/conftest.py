@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.fake_nvml import GB, StandIn
 from tests.oracle import Oracle
-from tests.served import Places, Served, until
+from tests.served import Places, Served, end_everything_of
 
 
 @pytest.fixture
@@ -30,7 +27,7 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
     with_gpu = "stand_in" in request.fixturenames
     own = Places(tmp_path, request.getfixturevalue("stand_in") if with_gpu else None)
     yield own
-    _end_everything_of(own)
+    end_everything_of(own)
     shutil.rmtree(own.runtime, ignore_errors=True)
 
 
@@ -54,31 +51,6 @@ def server(start: Callable[..., Served]) -> Served:
     return start()
 
 
-def _end_everything_of(places: Places) -> None:
-    """Kill whatever carries this test's directories in its environment."""
-    mark = f"XDG_RUNTIME_DIR={places.runtime}".encode()
-    tag = str(places.root).encode()
-
-    def left() -> list[int]:
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                with suppress(OSError):
-                    told = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
-                    if mark in told or tag in told:
-                        found.append(int(entry.name))
-        return found
-
-    def none_left() -> bool:
-        pids = left()
-        for pid in pids:
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        return not pids
-
-    until(none_left, "everything has ended")
-
-
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One server for many tests that leave nothing behind."""
@@ -86,7 +58,7 @@ def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     served = Served(own)
     yield served
     served.stop()
-    _end_everything_of(own)
+    end_everything_of(own)
     shutil.rmtree(own.runtime, ignore_errors=True)
 
 

@@ -200,7 +200,7 @@ def test_single_files_stand_alone(module: str) -> None:
 def test_the_notebook_loads_with_ipython_alone(module: str) -> None:
     """The kernel's side loads with the standard library and IPython, and takes more when used."""
     known = sys.stdlib_module_names | {PACKAGE, "IPython", "traitlets"}
-    later = GUESTS | {"ipywidgets", "jupyter_core"}
+    later = GUESTS | {"anywidget", "ipywidgets", "jupyter_core"}
     foreign = [i for i in imports_of(module) if i.top not in known]
     assert [i for i in foreign if not i.lazy or i.top not in later] == []
 

@@ -1,0 +1,158 @@
+"""The card in a real browser: live, and obeyed, while the kernel is busy with that very cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.pages import LAB, LOAD, NOTEBOOK_7, PATIENCE_MS, Notebook
+from tests.served import Served
+
+Opened = Callable[..., Notebook]
+
+#: Runs until it is told to go on; says so where a reader sees it.
+ENDLESS = """\
+%%gated_eval endless --episodes 2
+import time
+for e in episodes:
+    e.keep(e.index)
+    print(f"episode {e.index} of a long one", flush=True)
+    if e.index:
+        time.sleep(3600)
+"""
+FACES = pytest.mark.parametrize("face", [LAB, NOTEBOOK_7], ids=["lab", "notebook-7"])
+
+
+@FACES
+@pytest.mark.behaviour(13)
+def test_cancel_works_while_the_cell_runs(notebook: Opened, lab: Served, face: str) -> None:
+    """The card of a busy cell shows its run at work, and two presses of its button stop it."""
+    page = notebook("cancel.ipynb", [LOAD, ENDLESS, "after = 1"], face)
+    page.idle()
+    page.run(0, 1)
+    page.says(1, "1 of 2")
+    page.says(1, "episode 1 of a long one")
+    assert page.busy()
+    run_id = page.run_id(1)
+    page.order(1, "cancel").click()
+    expect(page.order(1, "cancel")).to_have_text("Really stop it?")
+    assert lab.run(run_id)["status"] == "active"
+    page.order(1, "cancel").click()
+    page.says(1, "RunCancelled")
+    page.idle()
+    assert lab.ended(run_id)["end"] == "cancelled"
+    expect(page.output(1).locator("button")).to_have_count(0)
+    assert page.complaints == []
+
+
+@FACES
+def test_a_reloaded_page_finds_its_run_and_detaches_it(
+    notebook: Opened, lab: Served, face: str
+) -> None:
+    """A page reloaded in mid-cell has a live card again; detached there, the run goes on."""
+    wait = "%%gated_eval slow --output total\nimport pathlib, time\n"
+    go = lab.places.notebooks / "go"
+    wait += f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.1)\ntotal = 42"
+    page = notebook("reload.ipynb", [LOAD, wait], face)
+    page.idle()
+    page.run(0, 1)
+    page.says(1, "running")
+    run_id = page.run_id(1)
+    page.save()
+    page.reload()
+    page.order(1, "detach").click()
+    page.idle()
+    expect(page.order(1, "detach")).to_have_count(0)
+    assert lab.run(run_id)["status"] == "active"
+    assert lab.run(run_id)["detached"]
+    other = notebook(
+        "other.ipynb",
+        ["import jupyter_gpugate", f'jupyter_gpugate.get("{run_id}").result() + 1'],
+        face,
+    )
+    other.idle()
+    go.touch()
+    other.run(0, 1)
+    other.says(1, "43")
+    go.unlink()
+    page.says(1, "completed")
+
+
+def test_the_reason_for_waiting_is_on_the_card(notebook: Opened, lab: Served) -> None:
+    """A run that waits says on its card what for, in the gate's own words, and then starts."""
+    lab.ask("POST", "/lock", {"resource": "machine"})
+    page = notebook("wait.ipynb", [LOAD, "%%gated_eval second\nprint('its turn')"])
+    page.idle()
+    page.run(0, 1)
+    page.says(1, "waiting, number 1 in the queue")
+    reason = lab.waiting(page.run_id(1), "lock")["reasons"][0]
+    expect(page.output(1)).to_contain_text(reason["message"], timeout=PATIENCE_MS)
+    lab.ask("DELETE", "/lock?resource=machine")
+    page.says(1, "its turn")
+    page.says(1, "completed")
+    page.idle()
+
+
+def test_a_saved_notebook_is_readable_without_its_server(notebook: Opened, lab: Served) -> None:
+    """What a run's end leaves in the file is text and HTML without a script."""
+    page = notebook("saved.ipynb", [LOAD, "%%gated_eval short\nprint('all of it')"])
+    page.idle()
+    page.run(0, 1)
+    page.says(1, "completed")
+    page.idle()
+    page.save()
+    saved = (lab.places.notebooks / "lab-saved.ipynb").read_text(encoding="utf-8")
+    assert "all of it" in saved
+    assert "<script" not in saved
+
+
+def test_what_a_run_prints_and_is_called_stays_text(notebook: Opened) -> None:
+    """Markup in output never becomes part of the page."""
+    hostile = (
+        "<img src=x onerror=\"document.title='taken'\"></pre><script>document.title=1</script>"
+    )
+    page = notebook("hostile.ipynb", [LOAD, f"%%gated_eval hostile\nprint({hostile!r})"])
+    page.idle()
+    page.run(0, 1)
+    page.says(1, "completed")
+    page.says(1, "onerror")
+    assert page.output(1).locator("img").count() == 0
+    assert "taken" not in page.page.title()
+
+
+@FACES
+def test_the_panel_stays_live_while_the_kernel_is_busy(
+    notebook: Opened, lab: Served, face: str
+) -> None:
+    """A panel shows runs of anybody as they come and go, and stops one, during a long cell."""
+    page = notebook("panel.ipynb", [LOAD, "%gpu_panel", "import time\ntime.sleep(3600)"], face)
+    page.idle()
+    page.run(0, 1)
+    page.says(1, "no run is live and none is waiting")
+    page.run(2)
+    run_id = lab.submit("elsewhere", "import time\ntime.sleep(3600)")
+    page.says(1, run_id)
+    assert page.busy()
+    row = page.output(1).locator("tr", has_text=run_id)
+    lab.active(run_id)
+    row.get_by_text("running").wait_for()
+    row.get_by_role("button").click()
+    row.get_by_role("button").click()
+    page.says(1, "no run is live and none is waiting")
+    assert lab.ended(run_id)["end"] == "cancelled"
+
+
+def test_the_card_outlives_its_server(notebook: Opened, lab: Served) -> None:
+    """A page that cannot reach its server says so on the card, and catches up when it can."""
+    page = notebook("away.ipynb", [LOAD, ENDLESS])
+    page.idle()
+    page.run(0, 1)
+    page.says(1, "1 of 2")
+    run_id = page.run_id(1)
+    page.page.context.set_offline(True)
+    page.says(1, "the server does not answer")
+    lab.ask("POST", f"/runs/{run_id}/cancel")
+    page.page.context.set_offline(False)
+    page.says(1, "cancelled")
