@@ -218,7 +218,8 @@ def _estimate_rows(run: Json, *, ended: bool) -> Iterator[Row]:
 
 def _command_rows(run: Json) -> Iterator[Row]:
     run_id = run.get("run_id", "?")
-    yield Row("to stop", f"jupyter gpugate cancel {run_id}    (or %gpu_cancel {run_id})")
+    yield Row("to stop", f"%gpu_cancel {run_id}")
+    yield Row("", f"jupyter gpugate cancel {run_id}")
 
 
 def _stopped(kill: Json) -> str:

@@ -20,6 +20,7 @@ from jupyter_gpugate.notebook import environment, panel, results, scope, submiss
 from jupyter_gpugate.notebook import options as given
 from jupyter_gpugate.notebook.client import connect
 from jupyter_gpugate.notebook.errors import GateError, RunCancelled, RunDetached
+from jupyter_gpugate.notebook.following import State
 from jupyter_gpugate.notebook.live import LiveCard
 from jupyter_gpugate.notebook.options import (
     CELL_OPTIONS,
@@ -33,7 +34,6 @@ from jupyter_gpugate.notebook.run import Run, raise_for_end
 from jupyter_gpugate.notebook.waiting import (
     Interrupts,
     Patience,
-    State,
     Verdict,
     connected,
     submitted,

@@ -15,6 +15,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([MG])i?B", re.IGNORECASE)
 _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smh])", re.IGNORECASE)
 _BYTES: Final = {"m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
+_LONGEST_LOCK_S: Final = 7200
 CLASSES: Final = ("urgent", "high", "normal", "batch")
 
 
@@ -42,6 +43,14 @@ def duration(text: str) -> float:
     if not found or not float(found[1]):
         raise ArgumentTypeError(f"`{text}` is no time: write one such as 90s, 30m or 4h")
     return float(found[1]) * _SECONDS[found[2].lower()]
+
+
+def lock_time(text: str) -> float:
+    """Return the seconds that a lock is to last, 2 hours at most."""
+    seconds = duration(text)
+    if seconds > _LONGEST_LOCK_S:
+        raise ArgumentTypeError(f"`{text}` is too long for a lock: 2h at most; lock again then")
+    return seconds
 
 
 def positive(text: str) -> int:
@@ -186,6 +195,10 @@ RESOURCE: Final = _option(
 LOCK_OPTIONS: Final = (
     RESOURCE,
     _option(
-        "--time", type=duration, default=1800.0, metavar="TIME", help="how long (default: 30m)"
+        "--time",
+        type=lock_time,
+        default=1800.0,
+        metavar="TIME",
+        help="how long, 2h at most (default: 30m)",
     ),
 )

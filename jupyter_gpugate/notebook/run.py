@@ -13,7 +13,7 @@ from jupyter_gpugate.faces import card, words
 from jupyter_gpugate.notebook import discovery, results
 from jupyter_gpugate.notebook.client import Client, connect
 from jupyter_gpugate.notebook.errors import GateError, GateUnreachable, RunCancelled, RunFailed
-from jupyter_gpugate.notebook.waiting import Follower, State
+from jupyter_gpugate.notebook.following import Follower, State
 
 
 class Explanation(str):

@@ -17,12 +17,11 @@ from typing import Any, Final, Optional
 
 from jupyter_gpugate.faces import card, words
 from jupyter_gpugate.notebook.client import Client
+from jupyter_gpugate.notebook.following import Follower, State
 from jupyter_gpugate.notebook.stream import OutputStream
 from jupyter_gpugate.notebook.waiting import (
-    Follower,
     Interrupts,
     Patience,
-    State,
     Verdict,
     connected,
     submitted,

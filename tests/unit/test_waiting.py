@@ -14,12 +14,11 @@ import pytest
 from jupyter_gpugate.notebook import discovery, waiting
 from jupyter_gpugate.notebook.client import Client
 from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
+from jupyter_gpugate.notebook.following import Background, Follower, in_background
 from jupyter_gpugate.notebook.waiting import (
-    Follower,
     Interrupts,
     Patience,
     Verdict,
-    in_background,
     submitted,
     until_end,
 )
@@ -105,7 +104,7 @@ def test_elsewhere_than_in_the_main_thread_nothing_is_counted() -> None:
         with Interrupts().taken():
             pass
 
-    waiting.Background(enter).result()
+    Background(enter).result()
 
 
 def test_a_call_in_the_background_returns_or_raises_as_itself() -> None:
