@@ -111,6 +111,15 @@ class Places:
         return {**kept, **own, **(self.stand_in.env() if self.stand_in else {}), **more}
 
 
+#: What the tests' environment brings along, and a plain server takes long to load.
+OTHERS = ("jupyter_lsp", "jupyterlab", "notebook", "notebook_shim")
+
+
+def extensions(**enabled: bool) -> str:
+    """The option that enables or disables extensions; those of others are off."""
+    return f"--ServerApp.jpserver_extensions={ {**dict.fromkeys(OTHERS, False), **enabled} }"
+
+
 class Served:
     """One Jupyter server as a process."""
 
@@ -122,6 +131,7 @@ class Served:
         app: str = "jupyter_server",
         **environ: str,
     ) -> None:
+        told = any("jpserver_extensions" in option for option in options)
         self.places = places
         self._ready = ready
         self.token = secrets.token_hex(8)
@@ -140,6 +150,7 @@ class Served:
                     "--ServerApp.port_retries=0",
                     f"--IdentityProvider.token={self.token}",
                     f"--ServerApp.root_dir={places.notebooks}",
+                    *([extensions()] if app == "jupyter_server" and not told else []),
                     *options,
                 ],
                 stdout=log,

@@ -187,8 +187,10 @@ class Attempts:
         reason: str,
         outcome: Mapping[str, Any] | None = None,
     ) -> None:
-        """Write a run's end down; it never changes after."""
-        if record.status == ENDED or record.ending:
+        """Write a run's end down, or wait until another's is; it never changes after."""
+        if record.ending:
+            await record.end.wait()
+        if record.status == ENDED:
             return
         record.ending = True
         told: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.server import handlers
-from tests.served import Answer, Places, Served, end_everything_of
+from tests.served import Answer, Places, Served, end_everything_of, extensions
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 ACTIONS = {
@@ -79,7 +79,7 @@ def probing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (folder / "denied").write_text("")
     served = Served(
         places,
-        "--ServerApp.jpserver_extensions={'probe_of_routes': True}",
+        extensions(probe_of_routes=True),
         "--ServerApp.authorizer_class=probe_of_routes.Denying",
         "--ServerApp.allow_unauthenticated_access=False",
         "--ServerApp.base_url=/a%40b/",

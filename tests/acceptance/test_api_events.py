@@ -18,7 +18,7 @@ from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
 from tests.fake_nvml import GB, HOLDER, StandIn
-from tests.served import Places, Served, until
+from tests.served import Places, Served, extensions, until
 
 TRANSITION = "urn:jupyter-gpugate:run-transition:v1"
 FIELDS = {"run_id", "name", "status", "phase", "attempt", "end", "reason", "at"}
@@ -318,7 +318,7 @@ def test_a_server_with_live_runs_is_not_idle(
     host.active(run_id)
     forwarding = Served(
         places,
-        "--ServerApp.jpserver_extensions={'impatient': True}",
+        extensions(impatient=True),
         "--ServerApp.shutdown_no_activity_timeout=3",
         PYTHONPATH=str(folder),
     )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psutil
 
 from tests.benchmarks.measure import WORDS, bar, passed, save, table
-from tests.served import Places, Served
+from tests.served import Places, Served, extensions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SECONDS: Final = 60.0
 PROCESSES: Final = 300
 WARM_UP_S: Final = 10.0
-OFF: Final = "--ServerApp.jpserver_extensions={'jupyter_gpugate': False}"
+OFF: Final = extensions(jupyter_gpugate=False)
 
 
 class Cost(NamedTuple):

@@ -17,7 +17,7 @@ from tests.served import Places, Served, end_everything_of
 FAILED = pytest.StashKey[bool]()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A real JupyterLab with the extension."""
     if chromium() is None:
@@ -33,9 +33,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     shutil.rmtree(places.runtime, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chrome(lab: Served) -> Iterator[Any]:
-    """The system's Chromium."""
+    """The system's Chromium; its loop runs until it is closed, and no other can meanwhile."""
     assert lab.url
     with browser(chromium() or "") as opened:
         yield opened

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import Refused
 from tests.integration.supervised import PATIENCE_S, Gate
@@ -26,6 +27,7 @@ class GateOfRuns(Gate):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.grants: list[dict[str, Any]] = []
+        self.ended: list[dict[str, Any]] = []
         self.verdicts: dict[int, tuple[int, dict[str, Any]]] = {}  # fence -> answer to started
         self.replies.update(
             defaults=(200, {"gpus": 0}),
@@ -40,7 +42,7 @@ class GateOfRuns(Gate):
         if message == "presence":
             self._closed.wait(0.05)  # a long poll, in short
             news = [grant for grant in self.grants if grant["fence"] not in body["known"]]
-            return 200, {"grants": news, "ended": [], "estimates": {}}
+            return 200, {"grants": news, "ended": self.ended, "estimates": {}}
         status, answer = super().answer(message, body)
         return (
             self.verdicts.get(body["fence"], (status, answer))
@@ -149,6 +151,32 @@ def test_a_start_that_the_gate_refuses_is_tried_again_under_the_next_grant(
         assert side.known(run_id).summary["end"] == "completed"
         assert side.known(run_id).attempt == 1
         assert (await side.output(run_id, 0))["text"] == "ran\n"
+
+    served(side, test)
+
+
+def test_a_cancel_answers_with_the_end_whoever_writes_it_down(
+    gate: GateOfRuns, launcher: Callable[[], Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancel that meets an end on its way to the disk waits for it, and answers with it."""
+    side = launcher()
+    writing, go_on = threading.Event(), threading.Event()
+    write = directory.write_summary
+
+    def slow(*arguments: Any) -> None:
+        writing.set()
+        go_on.wait(PATIENCE_S)
+        write(*arguments)
+
+    async def test() -> None:
+        run_id, _ = await side.submit(program("pass"))
+        monkeypatch.setattr(directory, "write_summary", slow)
+        gate.ended = [{"run_id": run_id, "end": "cancelled", "reason": "withdrawn"}]
+        await until(writing.is_set, "the end is being written")
+        cancel = asyncio.ensure_future(side.cancel(run_id))
+        await until(lambda: gate.all("withdraw"), "the cancel is under way")
+        asyncio.get_running_loop().call_later(0.2, go_on.set)
+        assert (await cancel)["end"] == "cancelled"
 
     served(side, test)
 
