@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Optional
 
@@ -73,7 +74,8 @@ def ended(run: Json) -> str:
     end = str(run.get("end") or "ended")
     why = str(run.get("exit_reason") or "")
     words = _ENDS.get(end, end)
-    return f"{words} ({why.replace('_', ' ')})" if why and why not in ("exit 0", end) else words
+    told = why in ("", "exit 0", end) or (end, why) == ("expired", "max_wait")
+    return words if told else f"{words} ({why.replace('_', ' ')})"
 
 
 def admitted(basis: Json, devices: Iterable[Json]) -> str:
@@ -117,7 +119,9 @@ def pids(survivors: Iterable[Any]) -> str:
 def number(name: str, value: float) -> str:
     """Say a number that a decision used, under its name: bytes as MB, the rest as it is."""
     if name.endswith("_bytes"):
-        return f"{name[:-6].replace('_', ' ')} {mb(value)}"
+        # As in the sentence beside it: what is needed is not understated, what is there not over.
+        towards = math.ceil if "need" in name else math.floor
+        return f"{name[:-6].replace('_', ' ')} {towards(value / _MB):,} MB"
     return f"{name.replace('_', ' ')} {value:,}"
 
 

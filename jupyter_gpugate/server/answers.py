@@ -153,6 +153,8 @@ def estimate_answer(gate: GateLoop, request: Request) -> dict[str, Any]:
 
 
 def _most_workers(gate: GateLoop, request: Request, device: Device | None) -> int | None:
+    if request.kind == "program":  # it has one
+        return None
     state = gate.state
     here = rooms(state, gate.sample, gate.now())
     room = {RAM: here[RAM].room_bytes}

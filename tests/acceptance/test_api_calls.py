@@ -68,6 +68,15 @@ def test_lists_are_filtered_and_sorted(server: Served) -> None:
     assert pages(server, "name=nobody") == [[]]
 
 
+def test_a_program_is_not_told_of_workers_that_it_cannot_have(server: Served) -> None:
+    """How many workers would fit is said of cells; a program has one."""
+    hints = {"ram_bytes": 1 << 28}
+    asked: dict[str, Any] = {"name": "one", "gpus": 0, "hints": hints}
+    program = server.ask("POST", "/estimate", {**asked, "argv": ["true"]}).json
+    assert (program["max_workers"], program["would_start"]) == (None, True)
+    assert server.ask("POST", "/estimate", {**asked, "source": "pass"}).json["max_workers"] > 1
+
+
 def test_a_poll_ends_when_something_happens(server: Served) -> None:
     """With the newest ETag an answer comes once there is a new one, and never the same one again;
     If-None-Match says the same as `etag`.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.faces import card
+from jupyter_gpugate.faces import card, words
 
 MB = 1 << 20
 
@@ -144,17 +144,17 @@ def test_memory_is_shown_against_the_charge_per_resource() -> None:
 
 
 @pytest.mark.parametrize(
-    ("enforcement", "words"),
+    ("enforcement", "effect"),
     [
         ("enforced", "enforced: beyond it the run fails itself"),
         ("advised", "advised: its framework was told"),
         ("none", "not enforced"),
     ],
 )
-def test_the_cap_says_how_far_it_binds(enforcement: str, words: str) -> None:
+def test_the_cap_says_how_far_it_binds(enforcement: str, effect: str) -> None:
     """A cap that nobody enforces never looks like one that is enforced."""
     for shown in both(running(enforcement=enforcement)):
-        assert f"GPU 0 1,900 MB, {words}" in shown
+        assert f"GPU 0 1,900 MB, {effect}" in shown
 
 
 def test_an_unmeasured_run_says_that_it_is_watched() -> None:
@@ -235,3 +235,16 @@ def test_the_card_tells_how_to_stop_the_run() -> None:
     assert "jupyter gpugate cancel 20261129-143600-abcde" in card.text(running())
     assert "%gpu_cancel 20261129-143600-abcde" in card.text(run())
     assert "cancel" not in card.text(run(status="ended", end="completed"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("need_bytes", (100 << 20) + 1, "need 101 MB"),
+        ("room_bytes", (100 << 20) - 1, "room 99 MB"),
+        ("runs", 2, "runs 2"),
+    ],
+)
+def test_a_number_never_flatters(name: str, value: int, said: str) -> None:
+    """What is needed is rounded up and what there is down, as in the sentence beside it."""
+    assert words.number(name, value) == said
