@@ -41,7 +41,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = _parser()
     options, unknown = parser.parse_known_args(own)
     if unknown:
-        getattr(options, "parser", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+        hint = "; put -- before the command" if words[:1] == ["run"] and not command else ""
+        complaint = f"unrecognized arguments: {' '.join(unknown)}{hint}"
+        getattr(options, "parser", parser).error(complaint)
     options.command = command
     from jupyter_gpugate.notebook.errors import GateError
     from jupyter_gpugate.notebook.submission import SubmissionError
@@ -76,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
     def verb(name: str, function: Any, words: str, **settings: Any) -> argparse.ArgumentParser:
-        settings = {"description": words, **settings}
+        settings = {"description": words, "allow_abbrev": False, **settings}
         made = verbs.add_parser(name, help=words, **settings)
         made.add_argument("--json", action="store_true", help="print JSON instead of text")
         made.set_defaults(verb=function, parser=made)
@@ -100,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         estimate.add_argument(option.flag, **option.settings)
     cancel = verb("cancel", _cancel, "stop runs for certain: every process of theirs")
     cancel.add_argument("run_ids", nargs="+", metavar="RUN_ID")
+    release = verb("release", _release, "give back a lock on a GPU, or on the machine")
+    release.add_argument(given.RESOURCE.flag, **given.RESOURCE.settings)
     verb("doctor", _doctor, "tell what can be measured and enforced here, and why not")
     verbs.add_parser("serve", help="run a gate in the foreground; `serve --help` says more")
     return parser
@@ -146,6 +150,15 @@ def _estimate(options: argparse.Namespace) -> int:
     asked = {name: getattr(options, name) for name in ("name", "workers", "gpus", "episodes")}
     answer = connect().estimate({k: v for k, v in asked.items() if v is not None})
     _print(options, answer, tables.estimate(answer)["text/plain"])
+    return OK
+
+
+def _release(options: argparse.Namespace) -> int:
+    from jupyter_gpugate.faces import tables
+    from jupyter_gpugate.notebook.client import connect
+
+    answer = connect().unlock(options.resource)
+    _print(options, answer, tables.unlocked(answer))
     return OK
 
 

@@ -49,7 +49,8 @@ def _parked(_state: GateState, _reason: Reason) -> str:
 
 
 def _lock(state: GateState, reason: Reason) -> str:
-    return f"{_where(state, reason)} is locked for interactive use by {_who(reason)}"
+    where = _where(state, reason)
+    return f"{where} is locked for interactive use by {_who(reason)} (%gpu_release opens it)"
 
 
 def _drain(_state: GateState, reason: Reason) -> str:
@@ -125,8 +126,8 @@ def _external_holds(state: GateState, reason: Reason) -> str:
     n = reason.numbers
     need, alone = -(-n["need_bytes"] // MB), n["alone_bytes"] // MB
     return (
-        f"needs {need:,} MB of {_where(state, reason)}, and with every run ended {alone:,} MB would"
-        f" be to be had; held by others: {_others(state, reason.resource or '')}"
+        f"needs {need:,} MB of {_where(state, reason)}, and with every run ended the room would"
+        f" be {alone:,} MB; held by others: {_others(state, reason.resource or '')}"
     )
 
 

@@ -31,10 +31,12 @@ _BOX = (
 _ACCENTS: Final = {"queued": "#96700a", "active": "#2a5db0"}
 _GOOD, _BAD = "#2a7d2a", "#c33"
 _CELL = "text-align:left;vertical-align:top;padding:0 12px 0 0;border:none;background:none"
+#: The reversed column makes a page show the end of a long output first, without a script.
 _OUTPUT = (
-    "max-height:20em;overflow:auto;margin:6px 0 0;padding:6px;white-space:pre;"
-    "background:var(--jp-layout-color2,#8881);font-size:12px;line-height:1.35"
+    "display:flex;flex-direction:column-reverse;max-height:20em;overflow:auto;margin:6px 0 0;"
+    "padding:6px;background:var(--jp-layout-color2,#8881)"
 )
+_LINES = "margin:0;padding:0;white-space:pre;background:none;font-size:12px;line-height:1.35"
 
 
 class Row(NamedTuple):
@@ -85,11 +87,16 @@ def html(run: Json, note: str = "", *, commands: bool = True) -> str:
         f"<div><b>{escape(str(run.get('name', '?')))}</b> · {escape(words.standing(run))} ",
         f'<code style="float:right;opacity:.7">{escape(str(run.get("run_id", "?")))}</code></div>',
         f'<table style="border:none;margin:2px 0 0">{body}</table>',
-        f'<pre style="{_OUTPUT}">{output}</pre>' if output else "",
+        _output_html(output) if output else "",
         f'<div style="margin-top:6px"><b>{escape(note)}</b></div>' if note else "",
         "</div>",
     ]
     return "".join(parts)
+
+
+def _output_html(output: str) -> str:
+    lines = f'<pre style="{_LINES}">{output}</pre>'
+    return f'<div class="gpugate-output" style="{_OUTPUT}">{lines}</div>'
 
 
 def without_traceback(run: Json) -> Json:
@@ -109,7 +116,7 @@ def _traceback_start(output: str) -> int:
     start = len(output)
     while True:
         start = output.rfind(_TRACEBACK, 0, start)
-        if start < 0 or (start > 0 and output[start - 1] != "\n"):
+        if start < 0:
             return -1
         if not output[:start].rstrip().endswith(_CHAINED):
             return start

@@ -66,7 +66,10 @@ def _locked(resource: object) -> str:
 def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
     """Headings with their tables; a table's first row names its columns."""
     devices = snapshot.get("devices") or ()
-    columns = ["", "free", "to be had", "used", "runs", "notebooks", "others"]
+    columns = ["", "free", "room", "used", "runs", "notebooks", "others"]
+    now = snapshot.get("now")
+    for line in words.locks(snapshot, _boot_time() if now is None else now):
+        yield line, []
     yield "memory", [columns, *_memory(snapshot)]
     running = snapshot.get("running") or ()
     if running:
@@ -87,9 +90,6 @@ def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
         largest = sorted(external, key=lambda row: -row["held_bytes"])[:10]
         head = ["held", "of", "pid", "user", "command"]
         yield "held by others (the largest)", [head, *(_external(row, devices) for row in largest)]
-    now = snapshot.get("now")
-    for line in words.locks(snapshot, _boot_time() if now is None else now):
-        yield line, []
     for trouble in _troubles(snapshot):
         yield trouble, []
 

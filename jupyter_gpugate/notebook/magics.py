@@ -57,6 +57,7 @@ def _magic(register: Any, *options: Option) -> Callable[[F], F]:
         for option in reversed(options):
             made = _argument(option.flag, **option.settings)(made)
         made = _magic_arguments()(made)
+        made.parser.allow_abbrev = False
         # IPython puts one sign before it, and argparse takes two for one.
         sign = "%%" if register is cell_magic else ""
         arguments = " ".join(
@@ -193,8 +194,9 @@ class GpuGateMagics(Magics):
         for name in inputs:
             if name not in notebook:
                 raise UsageError(f"--input {name}: `{name}` is not defined in this notebook")
-        for name in scope.missing(found, notebook, frozenset(inputs)):
-            raise UsageError(scope.remedy(name, notebook[name]))
+        missing = scope.missing(found, notebook, frozenset(inputs))
+        if missing:
+            raise UsageError(scope.remedy(missing, notebook))
         for name in submission.flat(options.output):
             if name not in found.bound and not found.star_import:
                 raise UsageError(f"--output {name}: the cell never assigns `{name}`")

@@ -16,6 +16,7 @@ _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smh])", re.IGNORECASE)
 _BYTES: Final = {"m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 _LONGEST_LOCK_S: Final = 7200
+_MOST_WORKERS: Final = 64
 CLASSES: Final = ("urgent", "high", "normal", "batch")
 
 
@@ -24,7 +25,7 @@ def run_name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ArgumentTypeError(
             f"`{text}` is no name for a run: use up to 64 letters, digits, dots, hyphens, "
-            "underscores, the first no hyphen"
+            "underscores, and no hyphen at the beginning"
         )
     return text
 
@@ -58,6 +59,14 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"`{text}` must be a whole number from 1 on")
     return int(text)
+
+
+def workers(text: str) -> int:
+    """Return a number of processes, from 1 to 64."""
+    number = positive(text)
+    if number > _MOST_WORKERS:
+        raise ArgumentTypeError(f"`{text}` is too many: {_MOST_WORKERS} at most")
+    return number
 
 
 def count(text: str) -> int:
@@ -144,7 +153,7 @@ RUN_OPTIONS: Final = (
 #: Of cells only.
 CELL_OPTIONS: Final = (
     _option("--episodes", type=positive, default=1, metavar="N", help="units of work (default: 1)"),
-    _option("--workers", type=positive, default=1, metavar="N", help="processes (default: 1)"),
+    _option("--workers", type=workers, default=1, metavar="N", help="processes (default: 1)"),
     _option(
         "--input",
         type=names,
@@ -177,7 +186,7 @@ PROGRAM_OPTIONS: Final = (
 
 #: Of a question about a run.
 ESTIMATE_OPTIONS: Final = (
-    _option("--workers", type=positive, metavar="N", help="for N processes"),
+    _option("--workers", type=workers, metavar="N", help="for N processes"),
     _option("--gpus", type=count, metavar="N", help="for N GPUs"),
     _option("--episodes", type=positive, metavar="N", help="for N units of work"),
 )

@@ -90,6 +90,10 @@ class Run:
             target=here.run, args=(self._call, callback), name="gpugate-when-ended", daemon=True
         ).start()
 
+    def values(self) -> dict[str, Any]:
+        """Return what has been handed back by name, whatever the run has come to."""
+        return results.load(self.state())
+
     def explain(self) -> Explanation:
         """Say where the run stands and why, with every number that was used."""
         state = self.state()

@@ -12,7 +12,7 @@ import inspect
 import re
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -73,13 +73,17 @@ def missing(scope: Scope, notebook: Mapping[str, Any], given: frozenset[str]) ->
     return sorted(n for n in scope.used - known if n in notebook and not n.startswith("__"))
 
 
-def remedy(name: str, value: object) -> str:
-    """Say in one sentence how ``name`` of the notebook gets into the run."""
-    if isinstance(value, types.ModuleType):
-        where = value.__name__
+def remedy(names: Sequence[str], notebook: Mapping[str, Any]) -> str:
+    """Say in one sentence how these names of the notebook, one at least, get into the run."""
+    modules = [name for name in names if isinstance(notebook[name], types.ModuleType)]
+    if modules:
+        name, where = modules[0], notebook[modules[0]].__name__
         line = f"import {where}" if where == name else f"import {where} as {name}"
         return f"`{name}` is imported in this notebook but not in the cell: add `{line}` to it"
-    return f"`{name}` is defined in this notebook but not given to the run: add --input {name}"
+    told = ", ".join(f"`{name}`" for name in names)
+    verb = "is" if len(names) == 1 else "are"
+    add = f"add --input {','.join(names)}"
+    return f"{told} {verb} defined in this notebook but not given to the run: {add}"
 
 
 def _compiled(source: str) -> types.CodeType:

@@ -347,7 +347,15 @@ class Episodes:
                 )
             self._open = 0
             self._finish()
+        elif len(self._finished) < len(self._share) and self._iterated:
+            self._events.warn(
+                f"the loop over `episodes` was left after {len(self._finished)} of "
+                f"{len(self._share)} episodes" + self._of_this_worker()
+            )
         self._end()
+
+    def _of_this_worker(self) -> str:
+        return f" of worker {self._attempt.worker}" if self._attempt.workers > 1 else ""
 
     def _keep(self, index: int, value: object) -> None:
         path = self._attempt.kept / f"{index}.pickle"

@@ -36,6 +36,7 @@ ABANDONED_S: Final = 3600.0
 _STAGED: Final = re.compile(r"[^\W\d]\w*(\.buffers|\.pickle)")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 _GONE: Final = re.compile(rb"\[gpugate: the first ([0-9]+) bytes are gone\]\n")
+_EARLIER: Final = "[what was written before is in .output() of the run's handle]\n"
 _HERE: Final = Path(__file__).parent
 
 
@@ -286,8 +287,11 @@ def read_output(
 
 
 def output_tail(attempt: Path) -> str:
-    """Return the end of an attempt's output."""
-    return read_output(attempt)[0]
+    """Return the end of an attempt's output, from the beginning of a line on."""
+    text, end = read_output(attempt, limit=OUTPUT_TAIL_BYTES - len(_EARLIER))
+    if end == len(text.encode()) or "\n" not in text:
+        return text
+    return _EARLIER + text.partition("\n")[2]
 
 
 # -- at start-up -----------------------------------------------------------------------------------

@@ -201,6 +201,11 @@ class Launcher:
             if waits and record.status == QUEUED:
                 await self._withdraw(record, "the notebook's kernel is gone")
 
+    def is_waited_for(self, run_id: str) -> bool:
+        """Whether a living notebook or terminal would notice the end of this run."""
+        record = self.known(run_id)
+        return not record.detached and record.request.kernel in self._minded
+
     async def detach(self, run_id: str) -> None:
         """Let an unfinished run go on without the notebook or terminal that waits for it."""
         record = self.known(run_id)

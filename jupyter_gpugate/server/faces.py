@@ -28,7 +28,7 @@ class CardHandler(ApiHandler):
                 "run_id": run_id,
                 "status": run["status"],
                 "html": card.html(run, commands=False),
-                "orders": _orders(run),
+                "orders": _orders(run, waited_for=self.launcher.is_waited_for(run_id)),
             }
             return answer, answer
 
@@ -57,7 +57,7 @@ class PanelHandler(ApiHandler):
         await self.polled(asked, make)
 
 
-def _orders(run: dict[str, Any]) -> list[str]:
+def _orders(run: dict[str, Any], *, waited_for: bool) -> list[str]:
     if run["status"] == ENDED or run["cancel_requested"]:
         return []
-    return ["cancel"] if run["detached"] else ["detach", "cancel"]
+    return ["detach", "cancel"] if waited_for else ["cancel"]

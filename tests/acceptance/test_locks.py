@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -29,6 +31,17 @@ def test_a_lock_keeps_runs_out_until_it_is_released(notebook: UserNotebook, serv
     assert "the machine is locked by" in notebook.run("%gpu_queue").text
     assert notebook.run("%gpu_release").text.strip() == "the machine is open to runs again"
     assert server.ended(run_id)["end"] == "completed"
+
+
+def test_a_terminal_gives_a_forgotten_lock_back(notebook: UserNotebook, server: Served) -> None:
+    """Whoever waits at a terminal for a lock of their own can open it there."""
+    notebook.run("%gpu_lock")
+    command = [sys.executable, "-m", "jupyter_gpugate", "release"]
+    done = subprocess.run(
+        command, env=server.places.environ(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "the machine is open to runs again\n"
+    assert server.queue()["locks"] == []
 
 
 @pytest.mark.behaviour(22)

@@ -157,7 +157,7 @@ def test_the_queue_stays_readable_in_a_saved_notebook(executed: Executed) -> Non
     (shown,) = outputs(executed[FIRST], "queue")
     assert set(shown["data"]) == {"text/plain", "text/html"}
     assert re.search(r"^  RAM +[\d,]+ MB", shown["data"]["text/plain"], re.MULTILINE)
-    for words in ("no run is live and none is waiting", "to be had", "others"):
+    for words in ("no run is live and none is waiting", "room", "others"):
         assert words in shown["data"]["text/plain"]
         assert words in shown["data"]["text/html"]
 

@@ -102,6 +102,12 @@ class Notebook:
                 with suppress(AssertionError):
                     expect(prompt).to_have_text(re.compile(wanted))
 
+    def interrupt(self) -> None:
+        """Interrupt the kernel by the keyboard, as from a cell in command mode."""
+        self.page.keyboard.press("Escape")
+        self.page.keyboard.press("i")
+        self.page.keyboard.press("i")
+
     def save(self) -> None:
         """Save by the keyboard, and wait until that is done."""
         with self.page.expect_response(

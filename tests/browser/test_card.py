@@ -80,6 +80,47 @@ def test_a_reloaded_page_finds_its_run_and_detaches_it(
     page.says(1, "completed")
 
 
+def test_the_question_of_an_interrupt_is_on_the_live_card(notebook: Opened, lab: Served) -> None:
+    """One interrupt asks on the card whether it is meant; a second one within 5 s cancels."""
+    page = notebook("interrupt.ipynb", [LOAD, ENDLESS])
+    page.idle()
+    page.run(0, 1)
+    page.says(1, "1 of 2")
+    run_id = page.run_id(1)
+    page.interrupt()
+    page.says(1, "interrupt again within 5 s to cancel; the run goes on otherwise")
+    page.interrupt()
+    page.says(1, "RunCancelled")
+    assert lab.ended(run_id)["end"] == "cancelled"
+
+
+def test_a_run_that_nobody_waits_for_cannot_be_detached(notebook: Opened, lab: Served) -> None:
+    """A card in a page whose cell does not wait offers to cancel, and nothing else."""
+    run_id = lab.submit("alone", "import time\ntime.sleep(3600)")
+    lab.active(run_id)
+    show = f'import jupyter_gpugate\njupyter_gpugate.get("{run_id}")'
+    page = notebook("alone.ipynb", [show])
+    page.idle()
+    page.run(0)
+    page.order(0, "cancel").wait_for()
+    assert page.order(0, "detach").count() == 0
+
+
+def test_a_long_output_shows_its_end(notebook: Opened) -> None:
+    """Of a long output the last lines are in view, and the first says where the rest is."""
+    page = notebook(
+        "long.ipynb", [LOAD, "%%gated_eval long\nfor i in range(20_000): print('line', i)"]
+    )
+    page.idle()
+    page.run(0, 1)
+    page.says(1, "completed")
+    page.idle()
+    expect(page.output(1).get_by_text("line 19999")).to_be_in_viewport()
+    lines = page.output(1).locator("pre").first.inner_text().splitlines()
+    assert lines[0] == "[what was written before is in .output() of the run's handle]"
+    assert lines[1].startswith("line ")
+
+
 def test_the_reason_for_waiting_is_on_the_card(notebook: Opened, lab: Served) -> None:
     """A run that waits says on its card what for, in the gate's own words, and then starts."""
     lab.ask("POST", "/lock", {"resource": "machine"})

@@ -482,9 +482,13 @@ def test_a_cell_without_a_loop_is_one_episode(cell: CellRun) -> None:
 
 
 def test_an_episode_left_by_break_is_counted_and_no_more(cell: CellRun) -> None:
-    """``break`` ends the episode it stands in; the ones after it are not done."""
+    """``break`` ends the episode it stands in; those after it are not done, and that is said."""
     cell.source = "for e in episodes:\n    e.keep(1)\n    if e.index == 1: break"
-    assert [e["done"] for e in cell.run(episodes=5).of("episode")] == [1, 2]
+    ended = cell.run(episodes=5)
+    assert [e["done"] for e in ended.of("episode")] == [1, 2]
+    (warning,) = ended.of("warning")
+    assert "left after 2 of 5 episodes" in warning["text"]
+    assert cell.run(episodes=2).of("warning") == []
 
 
 def test_an_episode_that_raised_is_not_done(cell: CellRun) -> None:

@@ -96,6 +96,8 @@ def test_a_traceback_that_is_raised_too_is_not_shown_twice() -> None:
     error = {"ename": "Broken", "evalue": "no such file", "traceback": ["..."]}
     failed = run(status="ended", end="failed", error=error, output_tail=f"epoch 1\n{chained}")
     assert card.without_traceback(failed)["output_tail"] == "epoch 1\n"
+    prompt = {**failed, "output_tail": f"name? {chained}"}  # a line that was not ended
+    assert card.without_traceback(prompt)["output_tail"] == "name? "
     caught = {**failed, "output_tail": f"{chained}and goes on\n"}
     assert card.without_traceback(caught) == caught
     assert (

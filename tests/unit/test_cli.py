@@ -464,6 +464,13 @@ def test_the_module_and_the_version_are_there() -> None:
     assert done.stdout.strip() == __version__
 
 
+def test_a_forgotten_separator_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A command that is not behind ``--`` is refused with what to write."""
+    with pytest.raises(SystemExit):
+        cli.main(["run", "name", "python", "-c", "pass"])
+    assert "put -- before the command" in capsys.readouterr().err
+
+
 def test_serve_is_the_services_own_business(monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows `serve` reaches the service untouched, and its code is the process's."""
     seen: list[list[str]] = []

@@ -304,7 +304,7 @@ def test_a_summary_gets_the_runs_own_words(attempt: Path) -> None:
 
 
 def test_output_is_read_from_any_byte(attempt: Path) -> None:
-    """Reading piece by piece gives all of it once; the tail is its last 64 KiB."""
+    """Reading piece by piece gives all of it once; its end is at most 64 KiB long."""
     text = "".join(f"line {i} äöü €\n" for i in range(10_000))
     (attempt / "output.log").write_text(text)
     pieces, at = [], 0
@@ -321,9 +321,20 @@ def test_output_is_read_from_any_byte(attempt: Path) -> None:
     assert end == at
     assert text.endswith(tail)
     assert 64 * 1024 - 3 <= len(tail.encode()) <= 64 * 1024
-    assert directory.output_tail(attempt) == tail
     (attempt / "output.log").write_text("€" * 50_000)  # three bytes each: the cut is inside one
     assert set(directory.output_tail(attempt)) == {"€"}
+
+
+def test_the_end_of_a_long_output_begins_with_a_whole_line(attempt: Path) -> None:
+    """What is cut off is said in its place, and what is left starts at the start of a line."""
+    lines = [f"line {number} äöü" for number in range(10_000)]
+    (attempt / "output.log").write_text("\n".join(lines))
+    said, *shown = directory.output_tail(attempt).splitlines()
+    assert said == "[what was written before is in .output() of the run's handle]"
+    assert shown == lines[-len(shown) :]
+    assert len(directory.output_tail(attempt).encode()) <= 64 * 1024
+    (attempt / "output.log").write_text("short\n")
+    assert directory.output_tail(attempt) == "short\n"
 
 
 def test_output_that_is_not_there_is_empty(attempt: Path) -> None:

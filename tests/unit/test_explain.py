@@ -27,11 +27,11 @@ WORDS = [
     (Reason(Check.PARKED), "parked: the server that submitted it is away; it keeps its place"),
     (
         Reason(Check.LOCK, MACHINE, who=("bob",)),
-        "this machine is locked for interactive use by bob",
+        "this machine is locked for interactive use by bob (%gpu_release opens it)",
     ),
     (
         Reason(Check.LOCK, GPU, who=("bob",)),
-        "GPU 0 (NVIDIA L4) is locked for interactive use by bob",
+        "GPU 0 (NVIDIA L4) is locked for interactive use by bob (%gpu_release opens it)",
     ),
     (Reason(Check.DRAIN, who=("upgrade",)), "the machine takes no new runs (upgrade)"),
     (
@@ -158,8 +158,8 @@ def test_others_are_named_by_what_they_hold() -> None:
     state, _ = observe(gate(), seen, NOW)
     words = explain(state, Reason(Check.EXTERNAL_HOLDS, GPU, FIT))
     assert words == (
-        "needs 10,241 MB of GPU 0 (NVIDIA L4), and with every run ended 20,480 MB would be to be"
-        " had; held by others: train.ipynb 5,120 MB, pid 30 4,096 MB, pid 40 3,072 MB,"
+        "needs 10,241 MB of GPU 0 (NVIDIA L4), and with every run ended the room would be"
+        " 20,480 MB; held by others: train.ipynb 5,120 MB, pid 30 4,096 MB, pid 40 3,072 MB,"
         " pid 50 2,048 MB, others 1,024 MB"
     )
 

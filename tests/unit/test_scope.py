@@ -69,9 +69,10 @@ def test_after_a_star_import_nothing_is_refused() -> None:
 
 def test_the_remedy_fits_the_value() -> None:
     """A value becomes an input, a module becomes an import under the name that the cell uses."""
-    assert scope.remedy("x", 1).endswith("add --input x")
-    assert "add `import math` to it" in scope.remedy("math", math)
-    assert "add `import math as m` to it" in scope.remedy("m", math)
+    assert scope.remedy(["x"], {"x": 1}).endswith("not given to the run: add --input x")
+    assert scope.remedy(["x", "y"], {"x": 1, "y": 2}).endswith("add --input x,y")
+    assert "add `import math` to it" in scope.remedy(["math"], {"math": math})
+    assert "add `import math as m` to it" in scope.remedy(["m"], {"m": math})
 
 
 @pytest.mark.parametrize(

@@ -101,16 +101,17 @@ async function follow(server, element, path, show, tell) {
   }
 }
 
-/** Puts new HTML in place; what was scrolled stays where it was, and an end in view stays in view. */
+/** Puts new HTML in place.  Output shows its end; a reader who has scrolled up stays there.
+ * Its box counts scrolling from the end, downwards from 0. */
 function refill(box, html) {
-  const before = [...box.querySelectorAll("pre")].map((pre) => ({
-    top: pre.scrollTop,
-    atEnd: pre.scrollHeight - pre.scrollTop - pre.clientHeight < 8,
-  }));
+  const scrolled = (output) => output.scrollHeight - output.clientHeight + output.scrollTop;
+  const before = box.querySelector(".gpugate-output");
+  const top = before !== null && before.scrollTop < -8 ? scrolled(before) : null;
   box.innerHTML = html;
-  box.querySelectorAll("pre").forEach((pre, n) => {
-    pre.scrollTop = n < before.length && !before[n].atEnd ? before[n].top : pre.scrollHeight;
-  });
+  const after = box.querySelector(".gpugate-output");
+  if (top !== null && after !== null) {
+    after.scrollTop = top - (after.scrollHeight - after.clientHeight);
+  }
 }
 
 function part(element, name) {
@@ -134,7 +135,7 @@ function button(label, sure, act) {
   const made = document.createElement("button");
   made.type = "button";
   made.textContent = label;
-  made.className = "jupyter-button gpugate-button";
+  made.className = "gpugate-button";
   made.style.cssText =
     "margin:4px 8px 4px 0;padding:2px 10px;font-size:13px;cursor:pointer;border-radius:3px;" +
     "border:1px solid var(--jp-border-color1,#8886);" +
@@ -182,6 +183,7 @@ function card(element, runId) {
   if (server === null) return;
   const told = element.dataset.note || "";
   let orders = "";
+  if (told) say(element, told);
   const show = (now, answer) => {
     refill(part(now, "body"), answer.html);
     const bar = part(now, "orders");
@@ -233,7 +235,9 @@ function panel(element) {
       const runId = [...row.cells].map((cell) => cell.textContent).find((text) => text in runs);
       if (runId === undefined) continue;
       const sure = runs[runId] === "active" ? "Really stop it?" : "";
-      row.insertCell(0).append(button("Cancel", sure, () => order(server, now, runId, "cancel")));
+      const made = button("Cancel", sure, () => order(server, now, runId, "cancel"));
+      Object.assign(made.style, { margin: "0 8px 0 0", padding: "0 6px", fontSize: "12px" });
+      row.insertCell(0).append(made);
       const heads = row.parentElement.rows[0];
       if (heads.dataset.widened === undefined) heads.insertCell(0);
       heads.dataset.widened = "";
