@@ -979,26 +979,40 @@ def tell_error(error: BaseException, shell: Any, attempt: Attempt, events: Event
 
 
 def write_outputs(attempt: Attempt, namespace: Mapping[str, Any], events: Events) -> None:
-    """Write each output to ``result.NAME.WORKER.pickle``, then say so; raise naming what cannot."""
+    """Write each output to ``result.NAME.WORKER.pickle``, then say so; raise naming what cannot.
+
+    One that cannot be written keeps no other from the disk.
+    """
     names = list(attempt.launch["outputs"])
+    problems: list[Exception] = []
     for name in names:
-        if name not in namespace:
-            raise NameError(f"output `{name}` is not defined when the cell ends")
-        value = namespace[name]
         try:
-            write_output(attempt.directory / f"result.{name}.{attempt.worker}.pickle", value)
+            hand_back(attempt, name, namespace)
         except MemoryError:
             raise
-        except OSError as error:
-            raise OSError(
-                f"output `{name}` cannot be written: {error.strerror or error}"
-            ) from error
-        except Exception as error:
-            kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            raise TypeError(
-                f"output `{name}` ({kind}) cannot be stored: {_said(error)}{_remedy(error)}"
-            ) from error
+        except Exception as error:  # noqa: BLE001 - raised when all have had their turn
+            problems.append(error)
+    if problems:
+        raise problems[0]
     events.send("result", outputs=names)
+
+
+def hand_back(attempt: Attempt, name: str, namespace: Mapping[str, Any]) -> None:
+    """Write one output; an error names it."""
+    if name not in namespace:
+        raise NameError(f"output `{name}` is not defined when the cell ends")
+    value = namespace[name]
+    try:
+        write_output(attempt.directory / f"result.{name}.{attempt.worker}.pickle", value)
+    except MemoryError:
+        raise
+    except OSError as error:
+        raise OSError(f"output `{name}` cannot be written: {error.strerror or error}") from error
+    except Exception as error:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise TypeError(
+            f"output `{name}` ({kind}) cannot be stored: {_said(error)}{_remedy(error)}"
+        ) from error
 
 
 def run_worker(attempt: Attempt, events: Events) -> object:

@@ -209,6 +209,20 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
     notebook.run("resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))")
 
 
+def test_an_output_that_cannot_travel_takes_no_other_with_it(
+    shared_server: Served, notebook: UserNotebook
+) -> None:
+    """Of a run that fails by one of its outputs the handle still has the others."""
+    shown = notebook.fails(
+        "%%gated_eval partly --output lock,score\nimport threading\n"
+        "lock, score = threading.Lock(), 0.97"
+    )
+    assert "output `lock` (_thread.lock) cannot be stored" in shown.traceback
+    run_id = newest(shared_server, "partly")["run_id"]
+    notebook.run("import jupyter_gpugate")
+    assert notebook.value(f'jupyter_gpugate.get("{run_id}").values()') == {"score": 0.97}
+
+
 def test_outputs_outlive_the_run_that_made_them(
     shared_server: Served, notebook: UserNotebook
 ) -> None:
