@@ -195,7 +195,8 @@ def test_a_cookie_is_worth_nothing_without_its_twin(server: Served) -> None:
     """Whoever is logged in by a cookie posts and deletes with the XSRF token, or not at all."""
     jar = http.cookiejar.CookieJar()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
-    browser.open(f"{server.url}/tree?token={server.token}").close()
+    for page in ("/login", f"/api/status?token={server.token}"):
+        browser.open(server.url + page).close()
 
     def send(method: str, path: str, **headers: str) -> int:
         body = b"{}" if method == "POST" else None

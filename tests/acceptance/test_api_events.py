@@ -60,6 +60,7 @@ class Listener:
             if message["schema_id"] == TRANSITION:
                 self.heard.append(message)
         socket.close()
+        await asyncio.wait({read}, timeout=60)  # until the other side has closed as well
 
     def of(self, run_id: str) -> list[str]:
         """How a run went: its phases, or its status where it has none."""

@@ -117,7 +117,7 @@ def shapes(text: str) -> list[str]:
 def shown_in_readme() -> list[str]:
     """Return what the first page says that the gate prints."""
     blocks = (ROOT / "README.md").read_text(encoding="utf-8").split("```")[1::2]
-    begins = ("second · waiting", "$ jupyter gpugate queue", "known")
+    begins = ("$ jupyter gpugate queue", "known")
     shown = [block.strip() for block in blocks if block.strip().startswith(begins)]
     assert len(shown) == len(begins)
     return shown

@@ -210,7 +210,8 @@ def test_a_run_that_waits_for_its_own_notebook_is_told_so_first(executed: Execut
     assert re.match(r"needs [\d,]+ MB of RAM, ", second)
     short = megabytes(told, "short")
     assert 0 < short <= megabytes(told, "held")
-    assert abs(megabytes(told, "need") - megabytes(told, "room") - short) <= 1
+    # A need is rounded up, and what there is down.
+    assert 0 <= megabytes(told, "need") - megabytes(told, "room") - short <= 2
     ended = text(notebook, "free").splitlines()
     assert ended[0].startswith("too-big · completed · ")
     assert "    | there was room after all" in ended
