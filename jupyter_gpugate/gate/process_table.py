@@ -90,7 +90,7 @@ class ProcessTable:
     # -- coming and going ---------------------------------------------------------------------
 
     def _begin(self, listed: set[str]) -> list[int]:
-        """Forget who is not listed any more; whom to meet."""
+        """Forget who is not listed any more, and keep the list; whom to meet."""
         self._walks += 1
         self._whole = "1" in listed
         self._gone.clear()
@@ -98,11 +98,11 @@ class ProcessTable:
             if name.isdigit():
                 self._miss(int(name))
         strangers = [name for name in listed - self._accounted if name.isdigit()]
-        # A stranger is accounted for when it has been met, and not where the walk breaks off.
-        self._accounted = listed.difference(strangers)
         turn = self._turns[self._walks % REVISIT_WALKS]
         retried = [pid for pid in turn if self._left_out.pop(pid, None) is not None]
-        self._accounted.difference_update(map(str, retried))
+        # A stranger is accounted for when it has been met, and not where the walk breaks off.
+        listed.difference_update(strangers, map(str, retried))
+        self._accounted = listed
         return [*map(int, strangers), *retried]
 
     def _miss(self, pid: int) -> None:
