@@ -88,7 +88,11 @@ def test_the_question_of_an_interrupt_is_on_the_live_card(notebook: Opened, lab:
     page.says(1, "1 of 2")
     run_id = page.run_id(1)
     page.interrupt()
-    page.says(1, "interrupt again within 5 s to cancel; the run goes on otherwise")
+    question = "interrupt again within 5 s to cancel; the run goes on otherwise"
+    page.says(1, question)
+    # Commands are on the card until its script has filled it anew; the question outlasts that.
+    expect(page.output(1)).not_to_contain_text("to stop")
+    assert question in page.output(1).inner_text()
     page.interrupt()
     page.says(1, "RunCancelled")
     assert lab.ended(run_id)["end"] == "cancelled"
