@@ -7,7 +7,6 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from tests.served import Served, until
 from tests.user_notebook import UserNotebook
+from tests.work import processes_of
 
 MB = 1 << 20
 
@@ -35,16 +35,6 @@ def live_run(server: Served, name: str) -> dict[str, Any]:
         return rows[0] if rows and rows[0]["phase"] == "running" else None
 
     found: dict[str, Any] = until(running, f"{name} runs")
-    return found
-
-
-def carriers(run_id: str) -> list[int]:
-    """Living processes with the run's mark in their environment."""
-    mark, found = f"GPUGATE_RUN_ID={run_id}".encode(), []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
     return found
 
 
@@ -91,7 +81,7 @@ def test_a_pool_works_in_a_cell_and_its_memory_is_the_runs(
     assert shown.error is None, shown.traceback
     assert notebook.value("told") == [[2, "Job", 60 * MB], [4, "Job", 60 * MB]]
     assert shared_server.run(run_id)["peaks"]["ram"] > 120 * MB
-    assert carriers(run_id) == []
+    assert processes_of(run_id) == []
 
 
 LOADER = """
@@ -142,7 +132,7 @@ def test_ranks_of_torchrun_are_the_runs_own_processes(
     shown = notebook.run("%%gated_eval ranks\n" + TORCHRUN)
     assert "rank 0 of 2: 3" in shown.text
     assert "rank 1 of 2: 3" in shown.text
-    assert carriers(newest(shared_server, "ranks")) == []
+    assert processes_of(newest(shared_server, "ranks")) == []
 
 
 def newest(server: Served, name: str) -> str:
@@ -183,7 +173,7 @@ def test_whoever_leaves_the_runs_session_is_still_the_runs_and_ends_with_it(
     shown = notebook.finish(cell)
     assert shown.error is None, shown.traceback
     assert notebook.value("session") == [notebook.value("me")] * 2
-    assert carriers(run_id) == []
+    assert processes_of(run_id) == []
 
 
 # -- episodes --------------------------------------------------------------------------------------
@@ -220,7 +210,7 @@ for e in episodes:
 """)
     assert "ValueError: worker 1 at episode 1" in shown.traceback
     assert "----> 5         raise ValueError" in shown.traceback
-    assert carriers(newest(shared_server, "fails")) == []
+    assert processes_of(newest(shared_server, "fails")) == []
 
 
 def test_a_cell_that_never_iterates_is_one_episode(
