@@ -336,7 +336,9 @@ class RamMeter:
         self.exact = True
         self.due_at = 0.0
         self._cost_s = 0.0
-        self._rows: dict[int, int] = {}  # what each process held at the newest reading
+        self._rows: dict[int, int] = {}  # what each process held when it was last read
+        self._ended: dict[int, int] = {}  # what ended workers held, while one beside them ends too
+        self._beside: set[int] = set()  # the workers that were left when one ended last
         self._largest: dict[int, Reading] = {}  # per process, its reading with most resident
         self._single = 0  # most resident bytes that any one process was seen with
         self._seen = (0, 0)  # the greatest glance that a reading goes with
@@ -364,12 +366,12 @@ class RamMeter:
             reading = read_roughly(pid) if is_late else read_memory(pid)
             if reading is not None:
                 found[pid] = reading
+        self._rows.clear()
         for pid, reading in found.items():
-            if reading.resident >= self._largest.get(pid, reading).resident:
-                self._largest[pid] = reading
-            self._single = max(self._single, reading.resident)
+            self._take(pid, reading)
         self._largest = {pid: self._largest[pid] for pid in pids if pid in self._largest}
-        self._rows = {pid: reading.held for pid, reading in found.items()}
+        if self._beside <= found.keys():
+            self._ended.clear()
         self.held = sum(self._rows.values())
         self.mapped = sum(reading.mapped for reading in found.values())
         self.exact = self.exact and all(reading.exact for reading in found.values())
@@ -379,18 +381,33 @@ class RamMeter:
         self.taken_at, self._cost_s = now, boot_time() - began
         self.due_at = now + max(READING_S, self._cost_s / SHARE)
 
-    def ended(self, pid: int, mark: int, *, had_children: bool) -> None:
-        """Count what an ended process held unseen: ``mark`` is its greatest resident size.
+    def ended(self, pid: int, mark: int, *, had_children: bool, beside: Iterable[int] = ()) -> None:
+        """Count what an ended worker held unseen: ``mark`` is its greatest resident size.
 
         The kernel's mark covers the children that the process waited for, so a process that had
-        any is held against the largest process ever seen.  The rows of ended processes stay until
-        the next reading: what ended together was held together.
+        any is held against the largest process ever seen.  What it held, it held together with
+        what the workers ``beside`` it hold now, and with what those held that ended just before:
+        they are counted on until a reading finds every worker that is left, none on its way out.
         """
+        self._beside = set(beside)
         largest = self._largest.pop(pid, Reading(0, 0, 0, exact=True))
         unseen = mark - max(largest.resident, self._single if had_children else 0)
-        if unseen > 0:
-            self._rows[pid] = largest.held + unseen
-            self.peak = max(self.peak or 0, sum(self._rows.values()))
+        if unseen <= 0:
+            return
+        for other in self._beside:
+            reading = read_memory(other)
+            if reading is not None:
+                self._take(other, reading)
+        self._rows.pop(pid, None)
+        self._ended[pid] = largest.held + unseen
+        self.peak = max(self.peak or 0, sum(self._rows.values()) + sum(self._ended.values()))
+
+    def _take(self, pid: int, reading: Reading) -> None:
+        """Keep what one process holds now."""
+        self._rows[pid] = reading.held
+        if reading.resident >= self._largest.get(pid, reading).resident:
+            self._largest[pid] = reading
+        self._single = max(self._single, reading.resident)
 
 
 # -- files ------------------------------------------------------------------------------------
@@ -970,9 +987,10 @@ class Supervisor:
             worker = next((w for w in self.workers if w.process.pid == ended.si_pid), None)
             self.is_alone = self.is_alone and worker is not None and not had_children
             if worker is not None:
-                mark = usage.ru_maxrss << 10
-                self.meter.ended(ended.si_pid, mark, had_children=had_children)
                 worker.code = worker.process.returncode = os.waitstatus_to_exitcode(status)
+                left = [w.process.pid for w in self.workers if w.code is None]
+                mark = usage.ru_maxrss << 10
+                self.meter.ended(ended.si_pid, mark, had_children=had_children, beside=left)
                 if worker.events in self.selector.get_map():
                     self._read_events(worker)
 

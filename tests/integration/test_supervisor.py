@@ -520,9 +520,15 @@ def test_memory_touched_late_is_measured(make: Make) -> None:
     assert attempt.start().end()["peaks"]["ram_bytes"] == pytest.approx(600 * MB, rel=0.05)
 
 
-def test_short_workers_add_up(make: Make) -> None:
-    """Two workers that live for a moment are charged for both."""
-    attempt = make(argv=python(TOUCH % 300 + "import time; time.sleep(0.3)"), workers=2)
+def test_short_workers_add_up(make: Make, tmp_path: Path) -> None:
+    """Two workers that end as soon as both hold their memory are charged for both."""
+    meet = (
+        "import os, pathlib, time\n"
+        f"here = pathlib.Path({str(tmp_path)!r}, os.environ['GPUGATE_WORKER'])\n"
+        "here.touch()\n"
+        "while not all((here.parent / n).exists() for n in '01'): time.sleep(0.001)\n"
+    )
+    attempt = make(argv=python(TOUCH % 300 + meet), workers=2)
     peaks = attempt.start().end()["peaks"]
     assert peaks["ram_bytes"] == pytest.approx(600 * MB, rel=0.08)
     assert not peaks["ram_covered"]

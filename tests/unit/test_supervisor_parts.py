@@ -187,6 +187,31 @@ def test_workers_that_end_together_were_held_together(show: Show) -> None:
     assert meter.peak == 510 * MB
 
 
+def test_what_a_worker_held_was_held_beside_what_the_others_hold_when_it_ends(show: Show) -> None:
+    """A worker's end calls for a reading of the others: the last one may be long out of date."""
+    meter = sv.RamMeter()
+    show({1: reading(5, 10), 2: reading(5, 10)})
+    meter.read([1, 2], 0.0)
+    show({2: reading(300, 305)})
+    meter.ended(1, 310 * MB, had_children=False, beside=[2])
+    assert meter.peak == 605 * MB
+    show({2: reading(400, 405)})
+    meter.read([2], 1.0)
+    assert meter.peak == 605 * MB
+
+
+def test_a_reading_while_a_worker_dies_forgets_none_that_died_with_it(show: Show) -> None:
+    """A process that is past reading and not yet dead held its memory with those before it."""
+    meter = sv.RamMeter()
+    show({1: reading(5, 10), 2: reading(5, 10)})
+    meter.read([1, 2], 0.0)
+    show({})
+    meter.ended(1, 310 * MB, had_children=False, beside=[2])
+    meter.read([2], 1.0)
+    meter.ended(2, 210 * MB, had_children=False)
+    assert meter.peak == 510 * MB
+
+
 def test_the_mark_of_a_child_is_not_counted_for_its_parent_again(show: Show) -> None:
     """A shell whose large child was read does not count as large itself."""
     meter = sv.RamMeter()
