@@ -125,7 +125,7 @@ def _run(options: argparse.Namespace) -> int:
         if options.detach:
             _print(options, answer, run_id)
             return OK
-        progress = terminal.Progress(hints_vram=options.hint_vram is not None)
+        progress = terminal.Progress()
         state, verdict = here.waited(client, run_id, progress.show, streams=not options.json)
     if options.json:
         _print(options, state, "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.explain import explain
 from jupyter_gpugate.core.lingering import is_there
 from jupyter_gpugate.core.model import (
     AttemptOutcome,
@@ -18,13 +20,14 @@ from jupyter_gpugate.core.model import (
 from jupyter_gpugate.core.state import GateState, Lease
 
 
-def due(state: GateState, sample: Sample, now: float) -> Iterable[ev.Event]:
-    """The events whose time has come; none while the gate itself has just been away."""
+def due(state: GateState, sample: Sample, last: Decisions, now: float) -> Iterable[ev.Event]:
+    """The events whose time has come; while the gate has just been away, only what it did not miss.
+
+    ``last`` says what an expired run waited for.
+    """
+    yield from _expired(state, last, now)
     if now < state.patient_until:
         return
-    for run_id, deadline in state.expiries.items():
-        if now >= deadline:
-            yield ev.Withdrawn(now, run_id, RunEnd.EXPIRED, "max_wait")
     for lease in state.leases.values():
         if lease.phase is Phase.GRANTED:
             if now >= max(lease.granted_at, state.patient_until) + state.traits.start_by_s:
@@ -39,6 +42,17 @@ def due(state: GateState, sample: Sample, now: float) -> Iterable[ev.Event]:
         )
         if now >= lock.until or kernel_gone:
             yield ev.Unlocked(now, lock.resource)
+
+
+def _expired(state: GateState, last: Decisions, now: float) -> Iterable[ev.Event]:
+    """Queued runs that have waited their longest; one that waited for the gate itself gets time."""
+    back_at = state.patient_until - state.traits.lease_ttl_s
+    for run_id, deadline in state.expiries.items():
+        queued = state.queue[run_id]
+        if now >= deadline and (now >= state.patient_until or queued.submitted_at > back_at):
+            reasons = last.reasons_of(queued.key)
+            why = f"max_wait: {explain(state, reasons[0])}" if reasons else "max_wait"
+            yield ev.Withdrawn(now, run_id, RunEnd.EXPIRED, why)
 
 
 def _is_lost(state: GateState, lease: Lease, sample: Sample, now: float) -> bool:

@@ -39,6 +39,7 @@ class Turn:
     """What one turn would do; nothing of it counts before it is written down."""
 
     before: GateState
+    last: Decisions  # what stood before
     happened: Happened
     decided: GateState  # what the decisions were made from
     decisions: Decisions
@@ -68,7 +69,8 @@ class Turn:
         Ends and releases count all the same; grants, and whatever is `REFUSED`, do not exist.
         """
         posted = tuple(e for e in self.happened.posted if not isinstance(e, ev.REFUSED))
-        after, events, _ = _advance(self.before, replace(self.happened, posted=posted))
+        happened = replace(self.happened, posted=posted)
+        after, events, _ = _advance(self.before, happened, self.last)
         return _ticked(after, self.at), _journalled(events)
 
     def withheld(self) -> Decisions:
@@ -87,15 +89,17 @@ def take_turn(state: GateState, happened: Happened, last: Decisions) -> Turn:
     ``last`` stands again, less its grants, where nothing has changed.
     """
     before = _after_gap(state, happened.now)
-    after, events, fault = _advance(before, happened)
+    after, events, fault = _advance(before, happened, last)
     if not happened.measured and not events:
-        return Turn(before, happened, after, replace(last, grants=()), ())
+        return Turn(before, last, happened, after, replace(last, grants=()), ())
     decisions = decide(after, Sample() if fault else happened.sample, happened.now)
     verdicts = tuple(_changed_verdicts(after, decisions, last, events, happened.now))
-    return Turn(before, happened, after, decisions, (*events, *verdicts), fault)
+    return Turn(before, last, happened, after, decisions, (*events, *verdicts), fault)
 
 
-def _advance(state: GateState, happened: Happened) -> tuple[GateState, tuple[ev.Event, ...], str]:
+def _advance(
+    state: GateState, happened: Happened, last: Decisions
+) -> tuple[GateState, tuple[ev.Event, ...], str]:
     """The state after what happened, every event on the way, and what was wrong with the sample."""
     events: list[ev.Event] = []
     now, wall, fault = happened.now, happened.wall, ""
@@ -106,7 +110,7 @@ def _advance(state: GateState, happened: Happened) -> tuple[GateState, tuple[ev.
         except Exception as error:  # noqa: BLE001 - whatever was read, the gate goes on without it
             fault, seen = f"{type(error).__name__}: {error}", ()
         state = _fold(state, seen, events, wall)
-    state = _fold(state, list(due(state, happened.sample, now)), events, wall)
+    state = _fold(state, list(due(state, happened.sample, last, now)), events, wall)
     return state, tuple(events), fault
 
 

@@ -130,7 +130,8 @@ def rows(run: Json) -> list[Row]:
 def _state_rows(run: Json) -> list[Row]:
     by_status = {"queued": _queued_rows, "active": _active_rows, "ended": _ended_rows}
     chosen = by_status.get(str(run.get("status")), _queued_rows)
-    return [*chosen(run), *_estimate_rows(run, ended=run.get("status") == "ended")]
+    warnings = [Row("warning", str(warning)) for warning in run.get("warnings") or ()]
+    return [*chosen(run), *_estimate_rows(run, ended=run.get("status") == "ended"), *warnings]
 
 
 def _queued_rows(run: Json) -> Iterator[Row]:
@@ -172,8 +173,6 @@ def _ended_rows(run: Json) -> Iterator[Row]:
         yield Row("peak", f"{words.resource(name, devices)} {words.mb(peak)}{charged}")
     if run.get("basis"):
         yield Row("admitted", words.admitted(run["basis"], devices))
-    for warning in run.get("warnings") or ():
-        yield Row("warning", str(warning))
     kill: Json = run.get("kill") or {}
     if kill:
         yield Row("stopped", _stopped(kill))

@@ -74,7 +74,10 @@ def ended(run: Json) -> str:
     end = str(run.get("end") or "ended")
     why = str(run.get("exit_reason") or "")
     words = _ENDS.get(end, end)
-    told = why in ("", "exit 0", end) or (end, why) == ("expired", "max_wait")
+    if end == "expired" and why.startswith("max_wait"):
+        last = why.partition(": ")[2]
+        return f"{words}; its last reason to wait: {last}" if last else words
+    told = why in ("", "exit 0", end)
     return words if told else f"{words} ({why.replace('_', ' ')})"
 
 

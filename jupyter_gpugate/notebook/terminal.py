@@ -80,10 +80,8 @@ class Progress:
     Free memory moves all the time: numbers alone are told at most once a minute.
     """
 
-    def __init__(
-        self, *, hints_vram: bool = False, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._hints_vram = hints_vram
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._warned: set[str] = set()
         self._clock = clock
         self._seen: Optional[tuple[object, ...]] = None
         self._said = ""
@@ -104,9 +102,10 @@ class Progress:
         if seen != self._seen or (line != self._said and now - self._said_at >= _NUMBERS_S):
             self._seen, self._said, self._said_at = seen, line, now
             say(line)
-        if self._hints_vram and state.get("status") == "active" and not state.get("devices"):
-            self._hints_vram = False
-            say("--hint-vram has no effect here: the run has no GPU")
+        for warning in map(str, state.get("warnings") or ()):
+            if warning not in self._warned:
+                self._warned.add(warning)
+                say(f"warning: {warning}")
 
 
 def warn_of_lost_input() -> None:

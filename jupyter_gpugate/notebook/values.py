@@ -8,6 +8,7 @@ Pickles are only read under the uid that wrote them.  `runs/cell.py` is the othe
 from __future__ import annotations
 
 import contextlib
+import io
 import mmap
 import os
 import pickle
@@ -168,6 +169,7 @@ def _pickler() -> Callable[..., Any]:
 
     class Pickler(base):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
+            _refuse_open_file(value)
             reduced = _in_host_memory(value)
             if reduced is not NotImplemented:
                 return reduced
@@ -177,6 +179,12 @@ def _pickler() -> Callable[..., Any]:
             return NotImplemented
 
     return Pickler
+
+
+def _refuse_open_file(value: Any) -> None:
+    """Refuse what cloudpickle would take as a copy in memory, at the start of the file."""
+    if isinstance(value, io.TextIOWrapper) and value not in (sys.stdout, sys.stderr):
+        raise TypeError("an open file does not travel, its path does")
 
 
 def _refuse_of_main(value: Any) -> None:

@@ -180,8 +180,11 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def _portable(value: Any) -> Any:
     """Reduce an array so that it comes back in host memory, whatever device it is on.
 
-    ``NotImplemented`` leaves a value to its own way.
+    ``NotImplemented`` leaves a value to its own way.  An open file is refused: cloudpickle would
+    make it a copy in memory, at the start of the file.
     """
+    if isinstance(value, io.TextIOWrapper) and value not in (sys.stdout, sys.stderr):
+        raise TypeError("an open file does not travel, its path does")
     torch, jax, cupy = (sys.modules.get(name) for name in ("torch", "jax", "cupy"))
     if torch is not None:
         storages = (
@@ -981,19 +984,22 @@ def tell_error(error: BaseException, shell: Any, attempt: Attempt, events: Event
 def write_outputs(attempt: Attempt, namespace: Mapping[str, Any], events: Events) -> None:
     """Write each output to ``result.NAME.WORKER.pickle``, then say so; raise naming what cannot.
 
-    One that cannot be written keeps no other from the disk.
+    One that cannot be written keeps no other from the disk, and the error tells of those.
     """
     names = list(attempt.launch["outputs"])
-    problems: list[Exception] = []
+    problems: dict[str, Exception] = {}
     for name in names:
         try:
             hand_back(attempt, name, namespace)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - raised when all have had their turn
-            problems.append(error)
+            problems[name] = error
     if problems:
-        raise problems[0]
+        first = next(iter(problems.values()))
+        stored = ", ".join(name for name in names if name not in problems)
+        remedy = f"; `.values()` of this run has {stored}" if stored else ""
+        raise type(first)(f"{first}{remedy}") from first.__cause__
     events.send("result", outputs=names)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from jupyter_gpugate.core.admission import verdict_on
@@ -75,7 +76,7 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "directory": str(record.path),
         "output_tail": summary.get("output_tail", ""),
         "error": summary.get("error"),
-        "warnings": summary.get("warnings") or [],
+        "warnings": [*_unheeded(record.request), *(summary.get("warnings") or ())],
         "peaks": summary.get("peaks") or {},
         "kill": outcome.get("kill"),
         "position": None,
@@ -85,6 +86,12 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "cancel_requested": record.cancelled,
         "detached": record.detached,
     }
+
+
+def _unheeded(request: Request) -> Iterator[str]:
+    """What was asked for and has no effect on this machine."""
+    if request.hints.vram_bytes is not None and request.family.gpus == 0:
+        yield "the hint of GPU memory has no effect: the run has no GPU"
 
 
 def _device(state: GateState, uuid: str) -> dict[str, Any]:

@@ -165,7 +165,8 @@ def _way_between(passed: str, now: str) -> list[str]:
 
 def kind_of(reason: str) -> str:
     """A reason as a word for programs; empty where it is a sentence, which may name anything."""
-    return reason if KIND.fullmatch(reason) else ""
+    kind = reason.partition(": ")[0]
+    return kind if KIND.fullmatch(kind) else ""
 
 
 def dominant_reason(state: GateState, decisions: Decisions, run_id: str) -> str:

@@ -178,6 +178,7 @@ def frames(traceback: str) -> list[str]:
 
 UNPICKLABLE = {
     "an open file": ("x = open('/dev/null', 'w')", "_io.TextIOWrapper"),
+    "a file to read": ("x = open('/etc/hostname')", "_io.TextIOWrapper"),
     "a lock within": ("import threading\nx = {'deep': [threading.Lock()]}", "builtins.dict"),
     "a generator": ("x = (n for n in [1])", "builtins.generator"),
 }

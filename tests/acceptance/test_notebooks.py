@@ -195,7 +195,8 @@ def test_a_run_behind_a_lock_says_so_wherever_one_looks(executed: Executed) -> N
 def test_waiting_ends_by_a_limit_or_by_a_change_of_mind(executed: Executed) -> None:
     """A run that did not start in time raises as expired; a cancelled one had not started."""
     expired = text(executed[WAITING], "expired")
-    assert re.match(rf"impatient \({RUN_ID}\) expired: it did not start", expired)
+    last = "within its longest wait; its last reason to wait: "
+    assert re.match(rf"impatient \({RUN_ID}\) expired: it did not start {last}", expired)
     cancelled = text(executed[WAITING], "cancel")
     assert re.fullmatch(rf"{RUN_ID} is cancelled: it had not started", cancelled)
 

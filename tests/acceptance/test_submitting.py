@@ -35,6 +35,18 @@ def test_a_name_and_a_source_are_enough(server: Served) -> None:
     assert server.run(run_id)["end"] == "completed"
 
 
+def test_a_hint_in_vain_is_said_on_the_card(server: Served) -> None:
+    """A run without a GPU is warned that its hint of GPU memory does nothing, from the start."""
+    run_id = server.submit("hinted", "pass", gpus=0, hints={"vram_bytes": 2 << 30})
+    warning = "the hint of GPU memory has no effect: the run has no GPU"
+    assert server.run(run_id)["warnings"] == [warning]
+    assert server.ended(run_id)["warnings"] == [warning]
+    card = server.ask("GET", f"/runs/{run_id}/card").json
+    assert warning in card["html"]
+    plain = server.submit("plain", "pass", gpus=0, hints={"ram_bytes": 1 << 30})
+    assert server.ended(plain)["warnings"] == []
+
+
 @pytest.mark.behaviour(3)
 def test_ids_differ_within_one_second(server: Served) -> None:
     """Runs submitted within one second have different ids."""

@@ -243,22 +243,23 @@ def test_numbers_alone_are_told_at_most_once_a_minute(capsys: pytest.CaptureFixt
     assert "room is 5 MB" in told(61.0, 5, who=["ada"])
 
 
-def test_a_hint_without_a_gpu_is_said_to_be_in_vain(
+def test_what_a_run_is_warned_of_is_said_once(
     gate: GateStandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once a run is live without a GPU, its hint at GPU memory is known to do nothing."""
-    gate.on_submit = lambda _body: {"status": "active", "phase": "running", "devices": []}
+    """The terminal says each warning when it first shows up."""
+    warned = {"warnings": ["a hint in vain"]}
+    gate.on_submit = lambda _body: {"status": "active", "phase": "running", **warned}
 
     def go_on() -> None:
         run_id = gate.wait_for(lambda: next(iter(gate.runs), None))
         gate.wait_for(lambda: gate.polls(run_id) > 1)
-        gate.put(run_id, **DONE)
+        gate.put(run_id, **DONE, **warned)
 
     thread = threading.Thread(target=go_on)
     thread.start()
-    assert cli.main(["run", "n", "--hint-vram", "1GB", "--", "true"]) == cli.OK
+    assert cli.main(["run", "n", "--", "true"]) == cli.OK
     thread.join()
-    assert capsys.readouterr().err.count("--hint-vram has no effect") == 1
+    assert capsys.readouterr().err.count("warning: a hint in vain") == 1
 
 
 @pytest.mark.usefixtures("gate")

@@ -9,6 +9,7 @@ import pytest
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.deadlines import due
+from jupyter_gpugate.core.decisions import Check, Decisions, Reason, Refusal
 from jupyter_gpugate.core.lifecycle import apply
 from jupyter_gpugate.core.model import (
     AttemptOutcome,
@@ -31,7 +32,7 @@ SUPERVISOR, WORKER = key_of("run"), key_of("run", 1)
 def happens(state: GateState, at: float, *living: ProcessKey) -> list[ev.Event]:
     """The events that are due while these processes live."""
     table = [INIT, *(process(key) for key in living)]
-    return list(due(state, sample(at, processes=table), at))
+    return list(due(state, sample(at, processes=table), Decisions(), at))
 
 
 def test_a_longest_wait_ends_in_expired() -> None:
@@ -39,6 +40,16 @@ def test_a_longest_wait_ends_in_expired() -> None:
     state = gate(request(max_wait_s=50.0), request("patient"))
     assert happens(state, NOW + 49.9) == []
     assert happens(state, NOW + 50) == [ev.Withdrawn(NOW + 50, "run", RunEnd.EXPIRED, "max_wait")]
+
+
+def test_an_expired_run_says_what_it_last_waited_for() -> None:
+    """The reason of its end names the limit, and in a sentence what kept it till then."""
+    state = gate(request(max_wait_s=50.0))
+    reason = Reason(Check.DRAIN, who=("maintenance",))
+    last = Decisions(refusals={state.queue["run"].key: Refusal((reason,))})
+    (end,) = due(state, sample(NOW + 50), last, NOW + 50)
+    assert isinstance(end, ev.Withdrawn)
+    assert end.reason == "max_wait: the machine takes no new runs (maintenance)"
 
 
 def test_a_run_that_was_granted_does_not_expire() -> None:
@@ -98,7 +109,7 @@ def test_without_a_process_table_nobody_is_lost() -> None:
     state = start(gate(request()))
     kernel = ProcessKey(5, 5)
     state = apply(state, [ev.Locked(NOW, GPU, "bob", NOW + 3600, kernel)])
-    assert list(due(state, sample(NOW + 60, processes=()), NOW + 60)) == []
+    assert list(due(state, sample(NOW + 60, processes=()), Decisions(), NOW + 60)) == []
 
 
 def test_a_lock_ends_with_its_time_or_its_kernel() -> None:
@@ -117,6 +128,15 @@ def test_nothing_expires_while_the_gate_has_just_been_away() -> None:
     state = apply(state, [ev.Restarted(NOW + 100, BOOT)])
     assert happens(state, NOW + 114) == []
     assert {type(event) for event in happens(state, NOW + 116)} == {ev.Finished, ev.Withdrawn}
+
+
+def test_who_came_after_the_gate_was_back_waits_no_longer_than_it_said() -> None:
+    """The patience is for those who waited for the gate, not for a run that found it there."""
+    state = apply(gate(), [ev.Restarted(NOW, BOOT)])
+    asked = ev.Requested(NOW + 1, request(max_wait_s=5.0), "side")
+    state = apply(state, [asked])
+    assert happens(state, NOW + 5.9) == []
+    assert [type(event) for event in happens(state, NOW + 6)] == [ev.Withdrawn]
 
 
 def test_a_grant_from_before_a_restart_gets_its_whole_time() -> None:

@@ -28,6 +28,7 @@ def test_no_step_is_left_out_and_none_invented(passed: str, now: str, way: list[
     [
         ("time_limit", "time_limit"),
         ("exit 3", "exit 3"),
+        ("max_wait: GPU 0 is locked by ada", "max_wait"),
         ("signal 9", "signal 9"),
         ("", ""),
         ("no such program: /home/ada/secret/eval", ""),

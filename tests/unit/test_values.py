@@ -113,6 +113,15 @@ def test_what_a_killed_notebook_has_staged_is_removed_a_day_later(data_folder: P
     assert set((data_folder / "gpugate" / "staging").iterdir()) == {young, newest}
 
 
+def test_an_open_file_is_no_input(tmp_path: Path) -> None:
+    """A file in use is refused, however deep it lies, and not given as a copy of its text."""
+    (tmp_path / "log").write_text("line\n")
+    with (tmp_path / "log").open() as log, pytest.raises(values.ValueCannotTravel) as told:
+        values.stage({"settings": {"log": log}})
+    assert "--input settings: `settings` cannot be given to a run" in str(told.value)
+    assert "an open file does not travel, its path does" in str(told.value)
+
+
 def test_without_cloudpickle_plain_values_still_travel(monkeypatch: pytest.MonkeyPatch) -> None:
     """A guest that is missing is not missed: what pickle takes goes through."""
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
