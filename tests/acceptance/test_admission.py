@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 
 from tests.fake_nvml import GB, HOLDER, StandIn
 from tests.oracle import Oracle
-from tests.served import Served, until
+from tests.served import Places, Served, until
 
 MB = 1 << 20
 
@@ -308,3 +311,38 @@ def test_a_gpu_that_was_taken_out_for_good_can_be_forgotten(
     assert server.ask("DELETE", "/machine?forget=0").json == {"forgotten": uuid}
     assert server.queue()["devices"] == []
     assert list(server.completed("plain", "pass")["charges"]) == ["ram"]
+
+
+def as_without_ram(journal: Path) -> None:
+    """Make the calibration what a gate wrote that knew GPU memory alone, and less of each run."""
+    kept = ("family", "setting", "resource", "peak_bytes", "complete", "at")
+    with closing(sqlite3.connect(journal)) as database, database:
+        rows = database.execute("SELECT id, data FROM observations").fetchall()
+        for row, data in ((row, json.loads(data)) for row, data in rows):
+            if data["resource"] == "ram":
+                database.execute("DELETE FROM observations WHERE id = ?", (row,))
+            older = json.dumps({field: data[field] for field in kept})
+            database.execute("UPDATE observations SET data = ? WHERE id = ?", (older, row))
+
+
+@pytest.mark.behaviour(55)
+@pytest.mark.usefixtures("stand_in")
+def test_what_an_older_calibration_lacks_starts_empty(
+    places: Places, start: Callable[..., Served]
+) -> None:
+    """Observations of GPU memory alone stay measured; RAM beside them is unknown, not 0."""
+    first = start()
+    first.completed("resnet", evaluation(2, ram_mb=100))
+    first.stop()
+    as_without_ram(places.root / "state" / "gpugate" / "gate.sqlite")
+
+    second = start()
+    answer = second.ask("GET", "/estimate?name=resnet").json
+    terms = {term["resource"]: term for term in answer["terms"]}
+    assert (terms["vram"]["origin"], terms["vram"]["peak_bytes"]) == ("measured", 2 * GB)
+    assert terms["ram"]["need_bytes"] is None
+    assert answer["missing"] == ["ram:run"]
+    again = second.completed("resnet", evaluation(2, ram_mb=100))
+    assert {("ram", "watch")} < set(again["basis"].items())
+    assert sorted(again["basis"].values()) == ["calibrated", "watch"]
+    assert second.ask("GET", "/estimate?name=resnet").json["missing"] == []
