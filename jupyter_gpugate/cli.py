@@ -41,9 +41,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     parser = _parser()
     options, unknown = parser.parse_known_args(own)
     if unknown:
-        hint = "; put -- before the command" if words[:1] == ["run"] and not command else ""
-        complaint = f"unrecognized arguments: {' '.join(unknown)}{hint}"
-        getattr(options, "parser", parser).error(complaint)
+        _refuse(unknown, getattr(options, "parser", parser), words, command)
     options.command = command
     from jupyter_gpugate.notebook.errors import GateError
     from jupyter_gpugate.notebook.submission import SubmissionError
@@ -57,6 +55,15 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except KeyboardInterrupt as error:
         return _complain(options, f"interrupted: {error}".rstrip(": "), "interrupted", CANCELLED)
     return code
+
+
+def _refuse(
+    unknown: list[str], parser: argparse.ArgumentParser, words: list[str], command: list[str]
+) -> None:
+    from jupyter_gpugate.notebook.options import unrecognized
+
+    hint = "; put -- before the command" if words[:1] == ["run"] and not command else ""
+    parser.error(unrecognized(unknown, parser) + hint)
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:

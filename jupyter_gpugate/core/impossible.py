@@ -48,10 +48,11 @@ def _devices(state: GateState, request: Request) -> Optional[Impossible]:
     most = max(_counts(state).values(), default=0)
     if request.gpus <= most:
         return None
+    fix = f"{most} at most" if most else "0, or leave it out"
     has = {0: "no GPU", 1: "1 GPU"}.get(most, f"{most} GPUs of one model")
     return Impossible(
         "gpus",
-        f"gpus: asks for {request.gpus}, this machine has {has}",
+        f"gpus: {request.gpus} asked for, and this machine has {has}: ask for {fix}",
         {"asked": request.gpus, "present": most},
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any, Callable, Optional, TypeVar, cast
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
 from jupyter_gpugate.faces import tables
@@ -45,7 +46,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 # IPython gives its own decorators and `display` no types.
 _argument: Any = argument
 _magic_arguments: Any = magic_arguments
-_parse_argstring: Any = parse_argstring
 _display: Any = display
 
 _RUN_NAME = Option("name", {"type": given.run_name, "help": "the run's name"})
@@ -70,6 +70,17 @@ def _magic(register: Any, *options: Option) -> Callable[[F], F]:
         return cast(F, made)
 
     return decorate
+
+
+def _parsed(magic: Any, line: str) -> Namespace:
+    try:
+        words = shlex.split(line)
+    except ValueError as error:
+        raise UsageError(f"{str(error).lower()} in `{line}`") from None
+    options, unknown = magic.parser.parse_known_args(words)
+    if unknown:
+        raise UsageError(given.unrecognized(unknown, magic.parser))
+    return cast(Namespace, options)
 
 
 def _with_help(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,7 +109,7 @@ class GpuGateMagics(Magics):
     )
     def gated_eval(self, line: str, cell: str) -> Optional[Run]:
         """Run this cell in a process of its own once the memory it needs is free."""
-        options = _parse_argstring(self.gated_eval, line)
+        options = _parsed(self.gated_eval, line)
         if options.name is None:
             raise UsageError("the run needs a name: %%gated_eval NAME --episodes N")
         source = f"# %%gated_eval {options.name}\n{cell}"
@@ -122,7 +133,7 @@ class GpuGateMagics(Magics):
     @_magic(line_magic)
     def gpu_queue(self, line: str) -> None:
         """Show who runs, who waits and why, and whose the memory is."""
-        _parse_argstring(self.gpu_queue, line)
+        _parsed(self.gpu_queue, line)
         with _one_liners():
             snapshot = connect().queue()
         _display(tables.queue(snapshot), raw=True)
@@ -130,7 +141,7 @@ class GpuGateMagics(Magics):
     @_magic(line_magic, _RUN_NAME, *ESTIMATE_OPTIONS)
     def gpu_estimate(self, line: str) -> None:
         """Show what a run of this name needs, where each number comes from, and if it fits now."""
-        options = _parse_argstring(self.gpu_estimate, line)
+        options = _parsed(self.gpu_estimate, line)
         question = {k: v for k, v in vars(options).items() if v is not None}
         with _one_liners():
             answer = connect().estimate(question)
@@ -141,7 +152,7 @@ class GpuGateMagics(Magics):
     )
     def gpu_cancel(self, line: str) -> None:
         """Stop runs for certain: every process of theirs."""
-        options = _parse_argstring(self.gpu_cancel, line)
+        options = _parsed(self.gpu_cancel, line)
         with _one_liners():
             client = connect()
             refused: list[str] = []
@@ -158,7 +169,7 @@ class GpuGateMagics(Magics):
     @_magic(line_magic, *LOCK_OPTIONS)
     def gpu_lock(self, line: str) -> None:
         """Keep a GPU, or the whole machine, for work by hand: nothing new starts there."""
-        options = _parse_argstring(self.gpu_lock, line)
+        options = _parsed(self.gpu_lock, line)
         with _one_liners():
             told = connect().lock(options.resource, options.time, environment.this_process())
         _display({"text/plain": tables.locked(told)}, raw=True)
@@ -166,7 +177,7 @@ class GpuGateMagics(Magics):
     @_magic(line_magic, RESOURCE)
     def gpu_release(self, line: str) -> None:
         """Give back what %gpu_lock keeps."""
-        options = _parse_argstring(self.gpu_release, line)
+        options = _parsed(self.gpu_release, line)
         with _one_liners():
             told = connect().unlock(options.resource)
         _display({"text/plain": tables.unlocked(told)}, raw=True)
@@ -174,7 +185,7 @@ class GpuGateMagics(Magics):
     @_magic(line_magic)
     def gpu_panel(self, line: str) -> None:
         """Show the queue and the memory in a panel that stays up to date."""
-        _parse_argstring(self.gpu_panel, line)
+        _parsed(self.gpu_panel, line)
         with _one_liners():
             try:
                 shown = panel.bundle(connect())

@@ -6,8 +6,10 @@ sentence what to write instead.
 
 from __future__ import annotations
 
+import difflib
 import re
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9._-]{0,63}")
@@ -91,6 +93,15 @@ def names(text: str) -> list[str]:
     if wrong or not found:
         raise ArgumentTypeError(f"`{text}` must be names separated by commas, such as x,y")
     return found
+
+
+def unrecognized(unknown: Iterable[str], parser: ArgumentParser) -> str:
+    """Name what a parser did not take, with the options that may have been meant."""
+    known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
+    options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+    meant = [close for word in options for close in difflib.get_close_matches(word, known, 1, 0.7)]
+    guess = f"; did you mean {' and '.join(dict.fromkeys(meant))}?" if meant else ""
+    return f"unrecognized arguments: {' '.join(unknown)}{guess}"
 
 
 class Option(NamedTuple):

@@ -224,7 +224,10 @@ class Launcher:
         """The record of a run; `Refused` (404) where there is none."""
         record = self._records.get(run_id)
         if record is None:
-            raise Refused(404, "not_found", f"there is no run {run_id}", run_id=run_id)
+            # A run is often asked for by its name, of which there may be many.
+            named = [r.run_id for r in self._records.unfinished() if r.spec["name"] == run_id]
+            meant = f"; it is the name of {', '.join(named)}" if named else ""
+            raise Refused(404, "not_found", f"there is no run {run_id}{meant}", run_id=run_id)
         return record
 
     def find(self, run_id: str) -> Record | None:

@@ -117,11 +117,15 @@ def test_a_run_is_a_process_of_its_own_session(server: Served) -> None:
 
 @pytest.mark.behaviour(12)
 def test_cancelling_takes_queued_and_live_runs(server: Served) -> None:
-    """A queued run is taken back at once, a live one is stopped; an unknown one is a 404."""
+    """A queued run is taken back at once, a live one is stopped; an unknown one is a 404, which
+    tells the ids where a name was given.
+    """
     live = server.submit("live", WAITS)
     server.active(live)
     server.ask("POST", "/drain", {})
     queued = server.submit("queued", WAITS)
+    by_name = server.ask("POST", "/runs/live/cancel").json
+    assert by_name["message"] == f"there is no run live; it is the name of {live}"
     answer = server.ask("POST", f"/runs/{queued}/cancel").json
     assert (answer["end"], answer["means"]) == ("cancelled", "withdrawn")
     assert server.run(queued)["end"] == "cancelled"

@@ -55,7 +55,9 @@ def test_more_devices_than_there_are() -> None:
     assert problem(gate(boards=[board(0), board(1)]), gpus=2) is None
     none = problem(gate(boards=()))
     assert none is not None
-    assert none.numbers["present"] == 0
+    assert (
+        none.message == "gpus: 1 asked for, and this machine has no GPU: ask for 0, or leave it out"
+    )
 
 
 def test_slices_and_unified_boards_are_counted_as_what_they_are() -> None:

@@ -137,6 +137,12 @@ def test_the_options_become_the_body(notebook: Notebook, gate: GateStandIn) -> N
     assert {name: body[name] for name in expected} == expected
 
 
+def test_quotes_mean_what_they_mean_in_a_terminal(notebook: Notebook, gate: GateStandIn) -> None:
+    """A value with a space reaches the run without its quotes, as from the command line."""
+    notebook.run("%%gated_eval said --set 'prompt=be brief' --set title=\"a b\"\n1")
+    assert gate.bodies("/runs")[0]["parameters"] == {"prompt": "be brief", "title": "a b"}
+
+
 def test_what_was_not_said_is_left_to_the_gate(notebook: Notebook, gate: GateStandIn) -> None:
     """Without options the body leaves devices, class, waits and hints to the gate's defaults."""
     notebook.run("%%gated_eval plain\n1")
@@ -238,6 +244,8 @@ def test_inputs_of_a_refused_run_are_removed(
         ("%%gated_eval n --set batch\n1", "argument --set: `batch` must be NAME=VALUE"),
         ("%%gated_eval n --class soon\n1", "argument --class: invalid choice"),
         ("%%gated_eval n --nonsense\n1", "unrecognized arguments: --nonsense"),
+        ("%%gated_eval n --gpu 1\n1", "unrecognized arguments: --gpu 1; did you mean --gpus?"),
+        ("%%gated_eval n --set 'a=1\n1", "no closing quotation in `n --set 'a=1`"),
         ("%%gated_eval n --input nope\n1", "--input nope: `nope` is not defined in this notebook"),
         ("%%gated_eval n --output gone\n1", "--output gone: the cell never assigns `gone`"),
         (
