@@ -16,19 +16,27 @@ from jupyter_gpugate.notebook.discovery import SOCKET_VARIABLE
 
 _display: Any = display  # IPython gives it no types
 
+#: Finds the script's address in a page of a Jupyter server, and throws elsewhere.  A server behind
+#: a hub answers a cookie only with the page's own mark, and `import` sends no headers.
+ADDRESS: Final = """\
+const address = () => {
+  const page = JSON.parse(document.getElementById("jupyter-config-data").textContent);
+  const mark = document.cookie.match(/(?:^|;\\s*)_xsrf=([^;]*)/);
+  const query = mark ? `?_xsrf=${encodeURIComponent(decodeURIComponent(mark[1]))}` : "";
+  const path = page.baseUrl.replace(/\\/$/, "") + "/gpugate/static/live.js";
+  return new URL(path + query, location.href).href;
+};
+"""
 #: A page of a Jupyter server loads the card's script from there, with or without a kernel; any
 #: other page, and one whose server lacks the extension, keeps what the card shows without it.
 _SCRIPT: Final = """\
-<script>(() => {
+<script>(async () => {
+%(address)s
 const find = () => document.getElementById(%(id)s);
-const page = document.getElementById("jupyter-config-data");
-if (!page) return;
-const base = JSON.parse(page.textContent).baseUrl.replace(/\\/$/, "");
-import(`${base}/gpugate/static/live.js`).then(async (live) => {
+const live = await import(address());
 for (let n = 0; n < 100 && !find(); n++) await new Promise((go) => setTimeout(go, 100));
 if (find()) live.card(find(), %(run_id)s);
-}).catch(() => {});
-})()</script>"""
+})().catch(() => {})</script>"""
 
 
 class LiveCard:
@@ -68,7 +76,8 @@ def bundle(run: Json, note: str = "") -> dict[str, str]:
 
 def _alive(html: str, run: Json, note: str) -> str:
     place = f"gpugate-{secrets.token_hex(6)}"
-    names = {"id": _quoted(place), "run_id": _quoted(str(run.get("run_id")))}
+    run_id = _quoted(str(run.get("run_id")))
+    names = {"address": ADDRESS, "id": _quoted(place), "run_id": run_id}
     return (
         f'<div id="{place}" data-note="{escape(note, quote=True)}">'
         f'<div class="gpugate-body">{html}</div></div>{_SCRIPT % names}'

@@ -12,18 +12,18 @@ from typing import Any, Final
 from jupyter_gpugate.faces import tables
 from jupyter_gpugate.notebook.client import Client, Pauses
 from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
+from jupyter_gpugate.notebook.live import ADDRESS
 
 _WAIT_S: Final = 20.0
-_SCRIPT: Final = """\
+_SCRIPT: Final = (
+    ADDRESS
+    + """\
 async function render({ model, el }) {
   const place = document.createElement("div");
   place.className = "gpugate-panel";
   el.append(place);
   try {
-    const page = JSON.parse(document.getElementById("jupyter-config-data").textContent);
-    // A widget's own script has no address that a path could be relative to.
-    const script = page.baseUrl.replace(/\\/$/, "") + "/gpugate/static/live.js";
-    const live = await import(new URL(script, location.href).href);
+    const live = await import(address());
     if (live.panel(place)) return;
   } catch {
     // Not a page of a Jupyter server with the extension: the kernel is asked instead.
@@ -35,6 +35,7 @@ async function render({ model, el }) {
 }
 export default { render };
 """
+)
 
 
 def bundle(client: Client) -> dict[str, Any]:

@@ -18,15 +18,17 @@ FAILED = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A real JupyterLab with the extension."""
+def lab(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    """A real JupyterLab with the extension, and with the options that the file asks for."""
     if chromium() is None:
         pytest.skip("no Chromium on this machine")
     places = Places(tmp_path_factory.mktemp("lab"))
     settings = places.root / "config" / "lab" / "user-settings" / NOTICES
     settings.parent.mkdir(parents=True)
     settings.write_text(json.dumps(QUIET), encoding="utf-8")
-    served = Served(places, app="jupyterlab")
+    served = Served(places, *getattr(request.module, "OPTIONS", ()), app="jupyterlab")
     yield served
     served.stop()
     end_everything_of(places)
