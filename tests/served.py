@@ -241,6 +241,16 @@ class Served:
         assert row["end"] == "completed", (row, self.output(row["run_id"]))
         return row
 
+    def figures(self) -> dict[str, float]:
+        """The gate's own figures in the server's /metrics."""
+        request = urllib.request.Request(  # noqa: S310 - a server of this test's own
+            f"{self.url}/metrics", headers={"Authorization": f"token {self.token}"}
+        )
+        with urllib.request.urlopen(request) as response:  # noqa: S310
+            lines = response.read().decode().splitlines()
+        found = (line.rpartition(" ") for line in lines if line.startswith("gpugate_"))
+        return {name: float(value) for name, _, value in found}
+
     def output(self, run_id: str) -> str:
         text: str = self.ask("GET", f"/runs/{run_id}/output").json["text"]
         return text

@@ -24,6 +24,7 @@ from jupyter_gpugate.core.snapshot import snapshot
 from jupyter_gpugate.core.state import GateState, Traits
 from jupyter_gpugate.core.turn import Happened, take_turn
 from jupyter_gpugate.gate.clock import boot_id, boot_time
+from jupyter_gpugate.gate.counts import Counts
 from jupyter_gpugate.gate.external import Names
 from jupyter_gpugate.gate.journal import JournalError
 from jupyter_gpugate.gate.sampling import Sampler
@@ -101,6 +102,7 @@ class GateLoop:
         self.version = 0
         self.journal_fault: str | None = None
         self.sample_fault = ""
+        self.counts = Counts()
         self.now = clock
         self._wall = wall
         self._sampler = sampler
@@ -241,7 +243,9 @@ class GateLoop:
         )
         turn = take_turn(self.state, happened, self.decisions)
         self._tell_fault(turn.fault)
-        if await self._written([*self._backlog, *turn.record]):
+        written = await self._written([*self._backlog, *turn.record])
+        self.counts.add(turn, written=written)
+        if written:
             self._backlog = []
             self.state, self.decisions = turn.written(), turn.decisions
             self.decided_state, self.decided_at = turn.decided, turn.at

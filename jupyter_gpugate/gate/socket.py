@@ -123,15 +123,21 @@ class RegisterMessage:
 
 
 async def default_gpus(gate: GateLoop) -> int:
-    """How many devices a run gets that does not say: one where there is one.
+    """How many devices a run gets that does not say: one where there is one."""
+    await come_to_know_gpus(gate)
+    devices = gate.state.inventory.values()
+    return int(any(not d.mig_enabled and not d.unified for d in devices))
+
+
+async def come_to_know_gpus(gate: GateLoop) -> bool:
+    """Wait until it is known which GPUs there are; False if the driver takes too long.
 
     A driver that is slow to start must not make a machine seem to have no GPU.
     """
     deadline = gate.now() + GPUS_KNOWN_S
     while not _gpus_known(gate) and gate.now() < deadline:
         await gate.changed(gate.version, deadline - gate.now())
-    devices = gate.state.inventory.values()
-    return int(any(not d.mig_enabled and not d.unified for d in devices))
+    return _gpus_known(gate)
 
 
 def _gpus_known(gate: GateLoop) -> bool:
@@ -210,16 +216,18 @@ class LeaseRequestHandler(SocketHandler):
         message = self.read(RequestMessage)
         request = message.request
         request = replace(request, family=replace(request.family, owner=self.owner))
+        if request.gpus and not await come_to_know_gpus(self.gate):
+            self.fail(503, "starting", "the driver has not said yet which GPUs there are")
+            return
         problem = impossible(self.gate.state, self.gate.sample, request)
         if problem is not None:
-            self.fail(
-                400, "impossible", problem.message, field=problem.field_name, **problem.numbers
-            )
+            told = {"field": problem.field_name, **problem.numbers}
+            self._refuse(400, "impossible", problem.message, **told)
             return
         full = self._queue_is_full(request)
         if full is not None:
             self.set_header("Retry-After", "30")
-            self.fail(429, "queue_full", full)
+            self._refuse(429, "queue_full", full)
             return
         # Those that are just being written down count as well: many may ask at once.
         self._asking[request.run_id] = request
@@ -228,6 +236,10 @@ class LeaseRequestHandler(SocketHandler):
         finally:
             self._asking.pop(request.run_id, None)
         self.finish({"status": "queued"})
+
+    def _refuse(self, status: int, error: str, message: str, /, **detail: Any) -> None:
+        self.gate.counts.refused[error] += 1
+        self.fail(status, error, message, **detail)
 
     @property
     def _asking(self) -> dict[str, Request]:

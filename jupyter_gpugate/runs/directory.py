@@ -17,7 +17,7 @@ import shutil
 import stat
 import string
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -95,8 +95,9 @@ def create(  # noqa: PLR0917 - the parts of a run, in the order in which they ar
 ) -> Path:
     """Make a run's directory, whole or not at all, and return its path.
 
-    ``staged`` is a folder of inputs that a client of this user has written; it becomes the run's.
-    Raises `NotStaged`, or `OSError` from the disk: `FileExistsError` where the id is taken.
+    ``staged`` is a folder that a client of this user has written, with all inputs that the spec
+    names; it becomes the run's.  Raises `NotStaged`, or `OSError` from the disk: `FileExistsError`
+    where the id is taken.
     """
     _make_root(root)
     draft = root / f".new-{_checked(run_id)}"
@@ -106,10 +107,7 @@ def create(  # noqa: PLR0917 - the parts of a run, in the order in which they ar
         with opened(draft) as folder:
             for name, content in (("spec", spec), ("env", environment), ("summary", summary)):
                 folder.write(f"{name}.json", encoded(content))
-        if staged:
-            _take_over(Path(staged), draft / "inputs")
-        else:
-            (draft / "inputs").mkdir(mode=0o700)
+        _fill(draft / "inputs", staged, spec.get("inputs") or ())
         return appear(draft, root / run_id)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
@@ -405,16 +403,34 @@ def _make_root(root: Path) -> None:
         root.chmod(0o700)
 
 
-def _take_over(staged: Path, place: Path) -> None:
-    """Move a client's staged inputs to ``place``; raise `NotStaged` for anything unexpected."""
+def _fill(place: Path, staged: str, named: Sequence[str]) -> None:
+    """Make the folder of a run's inputs, with all that are named."""
+    if staged:
+        _take_over(Path(staged), place, named)
+    elif named:
+        raise NotStaged(_unstaged(named[0]))
+    else:
+        place.mkdir(mode=0o700)
+
+
+def _unstaged(name: str) -> str:
+    return f"no value was staged for {name}"
+
+
+def _take_over(staged: Path, place: Path, named: Sequence[str]) -> None:
+    """Move a client's staged inputs to ``place``; raise `NotStaged` where they are not as told."""
     if not staged.is_absolute():
         raise NotStaged(f"{staged} is no absolute path")
     try:
         with opened(staged) as folder:
-            for name in folder.names():
+            found = folder.names()
+            for name in found:
                 if not _STAGED.fullmatch(name):
                     raise NotStaged(f"{name!r} is no name of an input's file")
                 os.close(folder.open_file(name))
+            for name in named:
+                if f"{name}.pickle" not in found:
+                    raise NotStaged(_unstaged(name))
             folder.sync()
     except (OSError, Torn, ValueError) as error:
         raise NotStaged(f"{staged}: {_words(error)}") from error

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from jupyter_gpugate.core.model import RunEnd
 
 if TYPE_CHECKING:
+    from jupyter_gpugate.gate.counts import Counts
     from jupyter_gpugate.gate.loop import GateLoop
     from jupyter_gpugate.server.feed import Feed
     from jupyter_gpugate.server.follower import Follower
@@ -52,6 +53,7 @@ def _of_gate(gate: GateLoop, feed: Feed) -> Iterator[Metric]:
     for end in RunEnd:
         ends.add_metric([end.value], feed.ends[end.value])
     yield ends
+    yield from _counts(gate.counts)
     waits = [row["waited_s"] for row in shown["queued"]]
     yield GaugeMetricFamily("gpugate_queue_length", "Runs in the queue", len(waits))
     yield GaugeMetricFamily(
@@ -60,7 +62,39 @@ def _of_gate(gate: GateLoop, feed: Feed) -> Iterator[Metric]:
         max(waits, default=0),
     )
     yield from _bytes(shown)
+    yield from _reservations(shown)
     yield from _readers(shown["readers"])
+
+
+def _counts(counts: Counts) -> Iterator[Metric]:
+    for name, words, count in (
+        ("submitted", "Runs taken into the queue", counts.submitted),
+        ("admitted", "Leases granted to runs", counts.admitted),
+        ("evicted", "Attempts that ended so that another run has room", counts.evicted),
+    ):
+        yield CounterMetricFamily(f"gpugate_{name}_runs", words, count)
+    refused = CounterMetricFamily("gpugate_refused_runs", "Submits refused", labels=["error"])
+    for error, count in counts.refused.items():
+        refused.add_metric([error], count)
+    yield refused
+
+
+def _reservations(shown: dict[str, Any]) -> Iterator[Metric]:
+    """What is promised and not taken yet, in bytes and in runs."""
+    reserved = GaugeMetricFamily(
+        "gpugate_reserved_bytes", "Promised to runs and not held yet", labels=["resource"]
+    )
+    pending = GaugeMetricFamily(
+        "gpugate_pending_reservations",
+        "Live runs that have not taken all that they were promised",
+        labels=["resource"],
+    )
+    for resource, size in shown["reservations"].items():
+        reserved.add_metric([resource], size)
+        left = [row["reservations"].get(resource, 0) for row in shown["running"]]
+        pending.add_metric([resource], sum(one > 0 for one in left))
+    yield reserved
+    yield pending
 
 
 def _bytes(shown: dict[str, Any]) -> Iterator[Metric]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import re
@@ -162,8 +163,12 @@ class DrainHandler(ApiHandler):
 
     @call(shapes.DrainAnswer, body=DrainBody)
     async def post(self, body: DrainBody) -> None:
-        """Take no new runs; what runs goes on."""
+        """Take no new runs; what runs goes on to its end, or is stopped now."""
         await self.gate.record(ev.DrainChanged(self.gate.now(), draining=True, reason=body.reason))
+        if body.stop_runs:
+            # Nothing is granted any more: these are all that live.
+            stops = [self.launcher.cancel(run_id) for run_id in self.gate.state.leases]
+            await asyncio.gather(*stops, return_exceptions=True)
         self.finish({"draining": True})
 
     @call(shapes.DrainAnswer)

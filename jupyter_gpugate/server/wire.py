@@ -177,6 +177,7 @@ class DrainBody(_Body):
     """``POST /drain``."""
 
     reason: str = Field(default="", max_length=200)
+    stop_runs: bool = Field(default=False, description="Stop what runs instead of letting it end.")
 
 
 # -- what a query may say: text, read as what it stands for ---------------------------------------

@@ -103,11 +103,13 @@ def test_two_of_three_start_together_and_the_third_by_itself(
     assert [server.ended(run)["end"] for run in (*runs, small)] == ["completed"] * 4
 
 
-@pytest.mark.behaviour(37, 124)
+@pytest.mark.behaviour(37, 114, 124)
 def test_two_devices_take_one_run_each(
     stand_in: StandIn, start: Callable[..., Served], tmp_path: Path
 ) -> None:
-    """The first two runs are put on different GPUs, see only their own, and hold memory there."""
+    """The first two runs are put on different GPUs, see only their own, and hold memory there; what
+    is too much for one GPU is refused, though two have it, and what is too much for now waits.
+    """
     other = stand_in.gpu(total=24 * GB, name="NVIDIA L4")
     server = start()
     release = tmp_path / "release"
@@ -121,7 +123,17 @@ def test_two_devices_take_one_run_each(
     for run, uuid in zip(runs, placed, strict=True):
         until(partial(holds, server, run, uuid, 10 * GB))
         assert sum(stand_in.state().held_by_pid(uuid).values()) == 10 * GB
+    never = {"name": "never", "source": "pass", "hints": {"vram_bytes": 25 * GB}}
+    assert server.ask("POST", "/runs", never).json["detail"]["limit_bytes"] == 24 * GB
+    says = "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    later = server.submit("later", says, hints={"vram_bytes": 16 * GB})
+    numbers = server.waiting(later, "fit")["reasons"][0]["numbers"]
+    assert (numbers["total_bytes"], numbers["free_bytes"]) == (24 * GB, 14 * GB)
+    for device in server.queue()["devices"]:
+        assert (device["total_bytes"], device["free_bytes"]) == (24 * GB, 14 * GB)
     release.touch()
+    runs.append(later)
+    placed.append(server.ended(later)["devices"][0]["uuid"])
     for run, uuid in zip(runs, placed, strict=True):
         server.ended(run)
         assert server.output(run).split()[-1] == uuid
@@ -203,6 +215,36 @@ def test_locks_and_exclusive_runs_keep_a_device_to_themselves(
     assert server.ended(alone)["end"] == "completed"
     assert server.ended(later)["end"] == "completed"
     order = [grant_of(server, run)["fence"] for run in (running, alone, later)]
+    assert order == sorted(order)
+
+
+@pytest.mark.behaviour(36, 132)
+@pytest.mark.usefixtures("stand_in")
+def test_a_large_run_is_not_passed_for_ever(start: Callable[..., Served], tmp_path: Path) -> None:
+    """Once it has waited head_after_s, and not before, room is set aside for it: of the small runs
+    that keep coming none starts before it that would take that room.
+    """
+    head_after_s = 2.0
+    server = start(f"--GpuGate.head_after_s={head_after_s}")
+    hints = {"vram_bytes": 9 * GB}
+    release = tmp_path / "release"
+    source = f"import os, time\nwhile not os.path.exists({str(release)!r}): time.sleep(0.05)"
+    server.active(server.submit("small", source, hints=hints))
+    large = server.submit("large", "pass", hints={"vram_bytes": 18 * GB})
+    server.waiting(large, "fit")
+    shown = until(lambda: (q := server.queue())["earmarks"] and q, "room is set aside")
+    (mark,) = shown["earmarks"]
+    assert (mark["run_id"], shown["queued"][0]["run_id"]) == (large, large)
+    assert shown["queued"][0]["waited_s"] >= head_after_s
+    later = [server.submit("small", "pass", hints=hints) for _ in range(2)]
+    for run in later:
+        numbers = server.waiting(run, "fit")["reasons"][0]["numbers"]
+        assert numbers["earmarked_bytes"] == vram(mark["bytes_by_resource"]) > 18 * GB
+        # But for that there is room for it.
+        assert numbers["need_bytes"] <= numbers["room_bytes"] + numbers["earmarked_bytes"]
+    release.touch()
+    assert [server.ended(run)["end"] for run in (large, *later)] == ["completed"] * 3
+    order = [grant_of(server, run)["fence"] for run in (large, *later)]
     assert order == sorted(order)
 
 

@@ -160,8 +160,11 @@ def test_every_body_has_a_limit(shared_server: Served, path: str) -> None:
     assert answer.json["detail"]["limit"] == 256 << 10
 
 
+@pytest.mark.behaviour(110)
 def test_a_full_queue_says_when_to_come_again(start: Callable[..., Served]) -> None:
-    """Beyond what a user may queue, a 429 with Retry-After; with room again a submit is taken."""
+    """Beyond what a user may queue, a 429 with Retry-After, which is counted; with room again a
+    submit is taken.
+    """
     server = start("--GpuGate.max_queued_per_user=2")
     first, _ = drained(server, 2)
     answer = server.ask("POST", "/runs", {"name": "third", "source": "pass"})
@@ -170,6 +173,36 @@ def test_a_full_queue_says_when_to_come_again(start: Callable[..., Served]) -> N
     assert len(server.ask("GET", "/runs").json["runs"]) == 2
     server.ask("POST", f"/runs/{first}/cancel")
     server.submit("third", "pass")
+    found = server.figures()
+    assert found['gpugate_refused_runs_total{error="queue_full"}'] == 1
+    assert found["gpugate_submitted_runs_total"] == 3
+
+
+@pytest.mark.behaviour(116)
+@pytest.mark.parametrize("stops", [False, True], ids=["waits", "stops"])
+def test_a_drained_machine_lets_runs_end_or_stops_them(
+    shared_server: Served, tmp_path: Path, *, stops: bool
+) -> None:
+    """No new run starts on it; what runs goes on to its end, or is stopped before the answer when
+    that is asked for; back in service, it starts what waits.
+    """
+    server = shared_server
+    release = tmp_path / "release"
+    source = f"import os, time\nwhile not os.path.exists({str(release)!r}): time.sleep(0.1)"
+    live = server.submit("live", source)
+    server.active(live)
+    answer = server.ask("POST", "/drain", {"reason": "a new disk", "stop_runs": stops})
+    assert answer.json == {"draining": True}
+    row = server.run(live)
+    assert (row["status"], row["end"]) == (("ended", "cancelled") if stops else ("active", None))
+    waits = server.submit("waits", "pass")
+    server.waiting(waits, "drain")
+    release.touch()
+    assert server.ended(live)["end"] == ("cancelled" if stops else "completed")
+    until(lambda: server.queue()["running"] == [], "the machine is empty")
+    assert server.run(waits)["status"] == "queued"
+    server.ask("DELETE", "/drain")
+    assert server.ended(waits)["end"] == "completed"
 
 
 @pytest.mark.behaviour(139)

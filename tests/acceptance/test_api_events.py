@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -17,8 +19,13 @@ import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
+from jupyter_gpugate.core.model import AttemptOutcome, EndReport
+from jupyter_gpugate.core.protocol import to_json
+from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient
+from jupyter_gpugate.runs.processes import start_ticks
 from tests.fake_nvml import GB, HOLDER, StandIn
 from tests.served import Places, Served, extensions, until
+from tests.states import request
 
 TRANSITION = "urn:jupyter-gpugate:run-transition:v1"
 FIELDS = {"run_id", "name", "status", "phase", "attempt", "end", "reason", "at"}
@@ -157,7 +164,7 @@ def test_an_end_is_told_though_the_run_is_deleted(
         until(partial(told_ended, listener, run_id), f"{run_id} is told")
     ends = [event["end"] for event in listener.heard if event["status"] == "ended"]
     assert ends == 3 * ["completed"]
-    assert figures(server)['gpugate_runs{status="active"}'] == 0
+    assert server.figures()['gpugate_runs{status="active"}'] == 0
 
 
 def test_a_server_that_forwards_tells_the_same(
@@ -238,23 +245,13 @@ def test_a_hook_that_cannot_be_imported_is_said_at_the_start(start: Callable[...
     assert "'no_such_module.ended' cannot be imported" in server.log.read_text()
 
 
-def figures(server: Served) -> dict[str, float]:
-    """The gate's own figures in the server's /metrics."""
-    request = urllib.request.Request(  # noqa: S310 - a server of this test's own
-        f"{server.url}/metrics", headers={"Authorization": f"token {server.token}"}
-    )
-    with urllib.request.urlopen(request) as response:  # noqa: S310
-        lines = response.read().decode().splitlines()
-    found = (line.rpartition(" ") for line in lines if line.startswith("gpugate_"))
-    return {name: float(value) for name, _, value in found}
-
-
-@pytest.mark.usefixtures("stand_in")
+@pytest.mark.behaviour(113)
 def test_figures_are_those_of_the_snapshot(
     start: Callable[..., Served], stand_in: StandIn, tmp_path: Path
 ) -> None:
-    """Runs by status, waits, bytes per resource, readers and ends are where a site's monitoring
-    looks; a server that forwards tells what it knows.
+    """Runs by status, waits, bytes and promises per resource, readers, and how many runs came, were
+    let in, refused and evicted are where a site's monitoring looks; a server that forwards tells
+    what it knows.
     """
     server, forwarding = start(), start()
     uuid = stand_in.uuid(0)
@@ -264,9 +261,11 @@ def test_figures_are_those_of_the_snapshot(
     server.active(live)
     waits = server.submit("waits", "pass", hints={"vram_bytes": 22 * GB})
     server.waiting(waits, "fit")
+    never = {"name": "never", "source": "pass", "hints": {"vram_bytes": 30 * GB}}
+    assert server.ask("POST", "/runs", never).status == 400
     until(lambda: server.queue()["free_bytes"][uuid] == 21 * GB)
     found = until(
-        lambda: (f := figures(server))[f'gpugate_attributed_bytes{{resource="{uuid}"}}'] and f
+        lambda: (f := server.figures())[f'gpugate_attributed_bytes{{resource="{uuid}"}}'] and f
     )
     assert found['gpugate_runs{status="active"}'] == found['gpugate_runs{status="queued"}'] == 1
     assert found["gpugate_queue_length"] == 1
@@ -275,19 +274,51 @@ def test_figures_are_those_of_the_snapshot(
     assert found[f'gpugate_used_bytes{{resource="{uuid}"}}'] == 3 * GB
     assert found[f'gpugate_attributed_bytes{{resource="{uuid}"}}'] == 3 * GB
     assert found[f'gpugate_external_bytes{{resource="{uuid}"}}'] == 0
+    promised = server.run(live)["charges"][uuid] - 3 * GB
+    assert found[f'gpugate_reserved_bytes{{resource="{uuid}"}}'] == promised > 0
+    assert found[f'gpugate_pending_reservations{{resource="{uuid}"}}'] == 1
+    assert found["gpugate_submitted_runs_total"] == 2
+    assert found["gpugate_admitted_runs_total"] == 1
+    assert found['gpugate_refused_runs_total{error="impossible"}'] == 1
+    assert found['gpugate_refused_runs_total{error="queue_full"}'] == 0
     assert found['gpugate_reader_healthy{reader="gpu"}'] == 1
     assert found['gpugate_reader_age_seconds{reader="machine"}'] >= 0
     assert found["gpugate_hosts_gate"] == 1
     assert "gpugate_live" not in json.dumps(found)  # a run's own words are no labels
     assert live not in json.dumps(found)
-    other = figures(forwarding)
+    other = forwarding.figures()
     assert other["gpugate_hosts_gate"] == 0
     assert other['gpugate_runs{status="active"}'] == 1
     ticks = found["gpugate_ticks_total"]
     release.touch()
     server.ended(live)
-    until(lambda: figures(server)['gpugate_ended_runs_total{end="completed"}'] >= 1)
-    assert figures(server)["gpugate_ticks_total"] > ticks
+    server.ended(waits)
+    until(lambda: server.figures()['gpugate_ended_runs_total{end="completed"}'] == 2)
+    after = server.figures()
+    assert after["gpugate_ticks_total"] > ticks
+    assert after[f'gpugate_pending_reservations{{resource="{uuid}"}}'] == 0
+    assert (after["gpugate_admitted_runs_total"], after["gpugate_evicted_runs_total"]) == (2, 0)
+    asyncio.run(evict("moves-over", server.places))
+    assert server.figures()["gpugate_evicted_runs_total"] == 1
+
+
+async def evict(run_id: str, places: Places) -> None:
+    """Be the run side and the supervisor of a run that is evicted, and says so twice."""
+    gate = LeaseClient(str(places.socket))
+    asked = to_json(request(run_id, vram=None, ram=GB, gpus=0))
+    await gate.ask("request", {"request": asked, "run_side": "another"})
+    present = {"run_side": "another", "run_ids": [run_id], "known": []}
+    while not (news := await gate.ask("presence", present))["grants"]:
+        pass
+    lease = {"run_id": run_id, "fence": news["grants"][0]["fence"]}
+    started = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "boot_id": ""}
+    await gate.ask("started", {**lease, **started})
+    evicted = {**lease, "end": to_json(EndReport(AttemptOutcome.EVICTED, "evicted"))}
+    await gate.ask("finished", evicted)
+    with suppress(GateRefused):
+        await gate.ask("finished", evicted)
+    await gate.ask("withdraw", {"run_id": run_id})
+    gate.close()
 
 
 #: The server looks for activity once a minute; a test does not wait for that.

@@ -185,21 +185,78 @@ def test_the_gpu_that_is_asked_about_is_the_one_that_is_read(
     gpus.reorder(full, empty)
 
 
-@pytest.mark.behaviour(119)
-def test_a_full_gpu_is_a_gpu(gpu_server: Served, gpus: StandIn) -> None:
-    """With 0 bytes free a run that says nothing of GPUs still asks for one, and waits for it."""
+@pytest.mark.behaviour(115, 119)
+def test_a_full_gpu_is_a_gpu(gpu_server: Served, gpus: StandIn, tmp_path: Path) -> None:
+    """With 0 bytes free a run that says nothing of GPUs still asks for one, and waits for it; when
+    the memory is free again it starts, though nobody asks or tells the gate anything.
+    """
+    started = tmp_path / "started"
     for index in (0, 1):
         gpus.change(index, unlisted=24 * GB)
     until(partial(shows, gpu_server, {gpus.uuid(0): 0, gpus.uuid(1): 0}), "both are full")
-    waits = gpu_server.submit("waits", holding(1), hints={"vram_bytes": 2 * GB})
+    source = f"{holding(1)}open({str(started)!r}, 'w').close()\n"
+    waits = gpu_server.submit("waits", source, hints={"vram_bytes": 2 * GB})
     row = gpu_server.waiting(waits, "external_holds")
     assert row["reasons"][0]["numbers"]["free_bytes"] == 0
     for index in (0, 1):
         gpus.change(index, unlisted=0)
+    until(started.exists, "it starts")
     assert gpu_server.ended(waits)["end"] == "completed"
 
 
-@pytest.mark.behaviour(118)
+@pytest.mark.behaviour(151)
+def test_what_a_run_held_is_free_when_it_is_seen_free(gpu_server: Served, gpus: StandIn) -> None:
+    """Memory that the driver keeps after a run has ended stays that run's, is nobody else's and
+    free for nobody, until the driver gives it back.
+    """
+    hold = f"import runpy\nhold = runpy.run_path({str(HOLDER)!r})['hold_gpu']\n"
+    source = f"{hold}print(hold(0, {10 * GB}, sticky=True))\nimport time; time.sleep({SEEN_S})"
+    gone = gpu_server.completed("gone", source, hints={"vram_bytes": 11 * GB})["run_id"]
+    shown = until(lambda: (q := gpu_server.queue())["lingering"] and q, "its memory is seen")
+    uuid = gpu_server.output(gone).strip()
+    (left,) = [row for row in shown["lingering"] if row["resource"] == uuid]
+    assert (left["run_id"], left["held_bytes"]) == (gone, 10 * GB)
+    waits = gpu_server.submit("waits", "pass", gpus=2, hints={"vram_bytes": 16 * GB})
+    reason = gpu_server.waiting(waits, "fit")["reasons"][0]
+    assert (reason["resource"], reason["numbers"]["free_bytes"]) == (uuid, 14 * GB)
+    until(lambda: gpu_server.queue()["tick"] > shown["tick"] + 1, "it is looked at again")
+    shares = gpu_server.queue()["attribution"]["devices"][uuid]
+    assert (shares["runs"], shares["external"]) == ({gone: 10 * GB}, 0)
+    (kept,) = [hold.pid for hold in gpus.state().holds if hold.sticky]
+    gpus.release(kept)
+    assert gpu_server.ended(waits)["end"] == "completed"
+    shown = gpu_server.queue()
+    assert [row for row in shown["lingering"] if row["resource"] == uuid] == []
+    assert shown["free_bytes"][uuid] == 24 * GB
+
+
+@pytest.mark.behaviour(108)
+def test_no_run_is_taken_before_the_gpus_are_known(
+    stand_in: StandIn, start: Callable[..., Served]
+) -> None:
+    """While a driver is still loading, a submit waits for it, whether it names a GPU or not: the
+    machine does not count as one without, and nothing starts; then both are measured on the GPU.
+    """
+    stand_in.hang("nvmlInit_v2")
+    server = start()
+    assert server.queue()["devices"] == []
+    body = {"name": "early", "source": holding(1, seconds=SEEN_S), "hints": {"vram_bytes": 2 * GB}}
+    with ThreadPoolExecutor(2) as pool:
+        submits = [
+            pool.submit(server.ask, "POST", "/runs", {**body, "gpus": gpus}) for gpus in (None, 1)
+        ]
+        tick = server.queue()["tick"]
+        until(lambda: server.queue()["tick"] > tick + 1, "the gate ticks on")
+        assert not any(submit.done() for submit in submits)
+        assert server.queue()["running"] == []
+        stand_in.heal()
+    for submit in submits:
+        assert submit.result().status == 202, submit.result().body
+        row = server.ended(submit.result().json["run_id"])
+        assert (row["end"], row["peaks"][stand_in.uuid(0)]) == ("completed", GB)
+
+
+@pytest.mark.behaviour(118, 138)
 def test_a_gpu_that_was_there_and_is_gone_is_missing(
     stand_in: StandIn, start: Callable[..., Served]
 ) -> None:
@@ -472,6 +529,7 @@ def test_every_way_out_gives_back_what_was_reserved(shared_server: Served, tmp_p
     until(all_is_given_back, "nothing is reserved and nobody is listed")
 
 
+@pytest.mark.behaviour(132)
 def test_a_run_that_waits_too_long_expires(shared_server: Served) -> None:
     """A run that did not start in time expires without any attempt, and says what it waited for."""
     shared_server.ask("POST", "/drain", {"reason": "a new disk"})

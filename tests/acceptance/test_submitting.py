@@ -289,6 +289,7 @@ def test_a_repeated_key_is_one_run(server: Served) -> None:
         ({"name": "a", "source": "pass", "hints": {"vram_bytes": 0}}, "hints.vram_bytes"),
         ({"name": "a", "source": "pass", "cwd": "/nowhere"}, "cwd"),
         ({"name": "a", "source": "pass", "interpreter": "/no/python"}, "interpreter"),
+        ({"name": "a", "source": "pass", "inputs": {"names": ["x"]}}, "inputs"),
         ({"name": "a", "source": "def f(:\n  pass"}, "source"),
         ({"name": "a", "source": "%timeit 1"}, "source"),
         ({"name": "a", "source": "pass", "nonsense": 1}, "nonsense"),
@@ -296,7 +297,7 @@ def test_a_repeated_key_is_one_run(server: Served) -> None:
         ([], "body"),
     ],
 )
-@pytest.mark.behaviour(137)
+@pytest.mark.behaviour(137, 138)
 def test_bad_input_is_refused_naming_the_field(
     shared_server: Served, body: object, field: str
 ) -> None:

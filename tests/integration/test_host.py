@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
+import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
-from jupyter_gpugate.core.model import GB
+from jupyter_gpugate.core.model import GB, AttemptOutcome, EndReport
 from jupyter_gpugate.core.protocol import API_PATH, to_json
-from jupyter_gpugate.gate import failpoints
+from jupyter_gpugate.core.state import Traits
+from jupyter_gpugate.gate import failpoints, sampling, socket
 from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.gate.nvml import Reading
 from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient, UnixClient
+from jupyter_gpugate.runs.processes import start_ticks
+from jupyter_gpugate.server import host as host_module
 from jupyter_gpugate.server.host import Host, HostSettings
 from tests.states import request
 
 FULL = "store.write.before:enospc"
+#: The limit is for broken code only.
+PATIENCE_S = 120.0
+COMPLETED = to_json(EndReport(AttemptOutcome.COMPLETED))
 
 
 class Hosted:
@@ -46,9 +56,30 @@ class Hosted:
         fence: int = news["grants"][0]["fence"]
         return fence
 
-    async def started(self, run_id: str, fence: int, pid: int) -> str:
+    async def ended(self, run_id: str) -> tuple[str, str]:
+        """Be there until a run of another run side has ended: how, and why."""
+        present = {"run_side": "another", "run_ids": [run_id], "known": []}
+        while not (news := await self.lease.ask("presence", present, 60))["ended"]:
+            pass
+        (end,) = news["ended"]
+        return end["end"], end["reason"]
+
+    async def fences(self, run_id: str) -> list[int]:
+        """Those of every grant that a run has had."""
+        story = await self.gate.story(run_id)
+        return [entry["grant"]["fence"] for entry in story if entry["event"] == "granted"]
+
+    async def is_empty(self) -> bool:
+        """Whether nobody runs, nobody waits and nothing is reserved."""
+        shown = (await self.ask("GET", "/queue"))[1]
+        return not (shown["running"] or shown["queued"] or shown["reservations"]["ram"])
+
+    async def started(
+        self, run_id: str, fence: int, pid: int, start_ticks: int | None = None
+    ) -> str:
         """Ask to go, as the supervisor with this pid: "go", or why not."""
-        told = {"run_id": run_id, "fence": fence, "pid": pid, "start_ticks": pid, "boot_id": ""}
+        ticks = pid if start_ticks is None else start_ticks
+        told = {"run_id": run_id, "fence": fence, "pid": pid, "start_ticks": ticks, "boot_id": ""}
         try:
             verdict: str = (await self.lease.ask("started", told))["verdict"]
         except GateRefused as error:
@@ -65,31 +96,46 @@ class Hosted:
 
 
 @pytest.fixture
-def hosting(tmp_path: Path) -> Iterator[Callable[[Callable[[Hosted], Awaitable[None]]], None]]:
+def holder() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that could be a run's supervisor."""
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
+class Hosting(Protocol):
+    """Runs a coroutine beside a host with these times."""
+
+    def __call__(self, body: Callable[[Hosted], Awaitable[None]], **traits: float) -> None: ...
+
+
+@pytest.fixture
+def hosting(tmp_path: Path) -> Iterator[Hosting]:
     """Run a coroutine beside a host of its own."""
     runtime = Path(tempfile.mkdtemp(prefix="gg-"))  # a socket's path is short
 
-    async def beside(body: Callable[[Hosted], Awaitable[None]]) -> None:
+    async def beside(body: Callable[[Hosted], Awaitable[None]], **traits: float) -> None:
         settings = HostSettings(
-            runs=tmp_path / "runs", socket=runtime / "s", state=tmp_path / "state", root=tmp_path
+            traits=Traits(**traits),  # type: ignore[arg-type]
+            runs=tmp_path / "runs",
+            socket=runtime / "s",
+            state=tmp_path / "state",
+            root=tmp_path,
         )
         host = Host(settings)
         await host.start()
         hosted = Hosted(host, settings.socket)
         try:
-            await body(hosted)
+            await asyncio.wait_for(body(hosted), PATIENCE_S)
         finally:
             failpoints.arm("")
             await host.stop(successor=False)
             hosted.lease.close()
             hosted.api.close()
 
-    yield lambda body: asyncio.run(beside(body))
+    yield lambda body, **traits: asyncio.run(beside(body, **traits))
     failpoints.arm("")
     shutil.rmtree(runtime, ignore_errors=True)
-
-
-Hosting = Callable[[Callable[[Hosted], Awaitable[None]]], None]
 
 
 @pytest.mark.behaviour(123)
@@ -103,6 +149,106 @@ def test_of_many_that_ask_to_go_at_once_one_goes(hosting: Hosting) -> None:
         assert sorted(verdicts) == ["go"] + 7 * ["refused 409"]
         again = await hosted.started("one", fence, 100 + verdicts.index("go"))
         assert again == "go"
+
+    hosting(body)
+
+
+@pytest.mark.behaviour(112, 144)
+def test_a_lease_has_one_holder_who_is_known_by_its_whole_name(hosting: Hosting) -> None:
+    """A holder's pid, its start and its fence each count to the last digit: nobody else, however
+    alike, may go or give the lease back, and the queue shows whose it is.
+    """
+    pid = os.getpid()
+    ticks = start_ticks(pid) or 0
+
+    async def body(hosted: Hosted) -> None:
+        fence = await hosted.granted("one")
+        assert await hosted.started("one", fence, pid, ticks) == "go"
+        for other in ((10 * pid, ticks), (pid // 10, ticks), (pid, 10 * ticks), (pid, ticks // 10)):
+            assert await hosted.started("one", fence, *other) == "refused 409"
+        for wrong in (fence // 10, 10 * fence):
+            told = {"run_id": "one", "fence": wrong, "end": COMPLETED}
+            with pytest.raises(GateRefused, match="this lease is over"):
+                await hosted.lease.ask("finished", told)
+        assert await hosted.started("on", fence, pid, ticks) == "refused 409"
+        (row,) = (await hosted.ask("GET", "/queue"))[1]["running"]
+        assert (row["run_id"], row["owner"], row["pid"]) == ("one", getpass.getuser(), pid)
+        assert await hosted.started("one", fence, pid, ticks) == "go"
+
+    hosting(body)
+
+
+@pytest.mark.behaviour(112)
+def test_a_lease_that_nobody_takes_goes_back_by_itself(hosting: Hosting) -> None:
+    """Once to the queue, and the second time for good; its fence opens nothing any more."""
+
+    async def body(hosted: Hosted) -> None:
+        await hosted.granted("silent")
+        assert await hosted.ended("silent") == ("failed", "never_started")
+        first, second = await hosted.fences("silent")
+        assert first < second
+        assert await hosted.started("silent", second, 100) == "refused 409"
+        assert await hosted.is_empty()
+
+    hosting(body, start_by_s=0.5, lease_ttl_s=0.5)
+
+
+@pytest.mark.behaviour(112)
+def test_a_lease_ends_when_it_is_given_back_or_its_holder_is_gone(
+    hosting: Hosting, holder: subprocess.Popen[bytes]
+) -> None:
+    """Whoever gives it back has nothing reserved any more; from a holder that is gone, the gate
+    takes it back by itself.
+    """
+
+    async def body(hosted: Hosted) -> None:
+        fence = await hosted.granted("declined")
+        told = {"run_id": "declined", "fence": fence, "reason": "no disk", "end": "failed"}
+        assert await hosted.lease.ask("decline", told) == {"gone": True}
+        assert await hosted.ended("declined") == ("failed", "no disk")
+        assert await hosted.is_empty()
+
+        fence = await hosted.granted("orphan")
+        ticks = start_ticks(holder.pid)
+        assert await hosted.started("orphan", fence, holder.pid, ticks) == "go"
+        assert not await hosted.is_empty()
+        holder.kill()
+        holder.wait()
+        assert await hosted.ended("orphan") == ("lost", "supervisor gone")
+        while not await hosted.is_empty():
+            await hosted.gate.changed(hosted.gate.version, 60)
+
+    hosting(body, lease_ttl_s=0.5)
+
+
+class SilentReader:
+    """A GPU reader whose driver never comes to an end with loading."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        del clock
+
+    async def read(self) -> Reading:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None:
+        """There is nothing to end."""
+
+
+def test_while_the_driver_says_nothing_a_run_with_a_gpu_is_to_come_again(
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not told that the machine has no GPU, which nobody knows; a run on RAM alone starts."""
+    monkeypatch.setattr(host_module, "GpuReader", SilentReader)
+    monkeypatch.setattr(sampling, "FIRST_PATIENCE_S", 0.1)
+    monkeypatch.setattr(socket, "GPUS_KNOWN_S", 0.1)
+
+    async def body(hosted: Hosted) -> None:
+        asked = {"request": to_json(request("gpu", gpus=1)), "run_side": "another"}
+        with pytest.raises(GateAway, match="the driver has not said yet which GPUs there are"):
+            await hosted.lease.ask("request", asked)
+        assert await hosted.is_empty()
+        await hosted.granted("ram")
 
     hosting(body)
 

@@ -173,6 +173,19 @@ def test_odd_things_are_not_taken_for_inputs(root: Path, tmp_path: Path, wrong: 
     assert secret.read_text() == "not yours"
 
 
+@pytest.mark.parametrize("folder", ["", "staged"])
+def test_an_input_that_was_not_staged_is_named(root: Path, tmp_path: Path, folder: str) -> None:
+    """No run is made without a value that its spec names, and what was staged is left alone."""
+    staged = tmp_path / "staged"
+    staged.mkdir()
+    (staged / "x.pickle").write_bytes(b"a pickle")
+    given = str(staged) if folder else ""
+    with pytest.raises(directory.NotStaged, match="no value was staged for y"):
+        directory.create(root, RUN_ID, {**spec(), "inputs": ["y"]}, {}, summary(), given)
+    assert names(root) == []
+    assert names(staged) == ["x.pickle"]
+
+
 def test_a_relative_folder_is_not_taken_for_inputs(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

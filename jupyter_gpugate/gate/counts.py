@@ -1,0 +1,40 @@
+"""How often what has happened since this gate started, for a site's monitoring."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.model import AttemptOutcome
+from jupyter_gpugate.core.turn import Turn
+
+#: What a request that is well made can be refused for.
+REFUSALS = ("impossible", "queue_full")
+
+
+@dataclass
+class Counts:
+    """The numbers of one gate, none of which ever falls."""
+
+    submitted: int = 0
+    admitted: int = 0
+    evicted: int = 0
+    refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REFUSALS, 0)))
+
+    def add(self, turn: Turn, *, written: bool) -> None:
+        """Count a turn; of one that could not be written down the ends alone have happened."""
+        if written:
+            self.submitted += turn.decided.order - turn.before.order
+            self.admitted += len(turn.decisions.grants)
+        self.evicted += len(set(_evicted(turn)))
+
+
+def _evicted(turn: Turn) -> Iterator[str]:
+    """The runs that have lost their lease to another one; who says so again changes nothing."""
+    for event in turn.events:
+        if isinstance(event, ev.Finished) and event.end.outcome is AttemptOutcome.EVICTED:
+            lease = turn.before.leases.get(event.run_id)
+            if lease is not None and lease.fence == event.fence:
+                yield event.run_id
