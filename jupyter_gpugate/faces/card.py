@@ -34,9 +34,13 @@ _CELL = "text-align:left;vertical-align:top;padding:0 12px 0 0;border:none;backg
 #: The reversed column makes a page show the end of a long output first, without a script.
 _OUTPUT = (
     "display:flex;flex-direction:column-reverse;max-height:20em;overflow:auto;margin:6px 0 0;"
-    "padding:6px;background:var(--jp-layout-color2,#8881)"
+    "padding:6px;background:#8882"
 )
-_LINES = "margin:0;padding:0;white-space:pre;background:none;font-size:12px;line-height:1.35"
+#: Pages let a `pre` scroll by itself, from its beginning: here the box around it does that.
+_LINES = (
+    "flex:none;overflow:visible;margin:0;padding:0;white-space:pre;background:none;font-size:12px;"
+    "line-height:1.35"
+)
 
 
 class Row(NamedTuple):

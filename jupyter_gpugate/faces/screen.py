@@ -24,6 +24,7 @@ _TOKEN: Final = re.compile(
 )
 #: Output without any of these is shown as it is: most is, and the screen is slow.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+#: Mixed with the colour of a page's text, each can be read in its light and in its dark theme.
 _COLOURS: Final = ("#555", "#c33", "#2a7d2a", "#96700a", "#2a5db0", "#a03a9a", "#0a8080", "#888")
 
 
@@ -142,8 +143,7 @@ def _row_html(row: _Row) -> str:
     parts = []
     for style, cells in groupby(row, key=lambda cell: cell[1]):
         text = escape("".join(char for char, _ in cells))
-        css = (f"color:{style.colour};" if style.colour else "") + (
-            "font-weight:bold;" if style.bold else ""
-        )
+        mixed = f"color:color-mix(in srgb,{style.colour} 60%,currentColor);"
+        css = (mixed if style.colour else "") + ("font-weight:bold;" if style.bold else "")
         parts.append(f'<span style="{css}">{text}</span>' if css else text)
     return "".join(parts).rstrip()

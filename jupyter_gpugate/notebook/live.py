@@ -32,10 +32,11 @@ const address = () => {
 _SCRIPT: Final = """\
 <script>(async () => {
 %(address)s
-const find = () => document.getElementById(%(id)s);
+// A notebook that is open twice in one page shows the card twice, under one name.
+const find = () => document.querySelectorAll("#" + %(id)s);
 const live = await import(address());
-for (let n = 0; n < 100 && !find(); n++) await new Promise((go) => setTimeout(go, 100));
-if (find()) live.card(find(), %(run_id)s);
+for (let n = 0; n < 100 && !find().length; n++) await new Promise((go) => setTimeout(go, 100));
+for (const place of find()) live.card(place, %(run_id)s);
 })().catch(() => {})</script>"""
 
 

@@ -36,10 +36,12 @@ def lab(
 
 
 @pytest.fixture(scope="module")
-def chrome(lab: Served) -> Iterator[Any]:
+def chrome() -> Iterator[Any]:
     """The system's Chromium; its loop runs until it is closed, and no other can meanwhile."""
-    assert lab.url
-    with browser(chromium() or "") as opened:
+    executable = chromium()
+    if executable is None:
+        pytest.skip("no Chromium on this machine")
+    with browser(executable) as opened:
         yield opened
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -138,11 +139,12 @@ def test_without_a_forecast_no_time_is_promised() -> None:
 
 
 def test_memory_is_shown_against_the_charge_per_resource() -> None:
-    """A live run shows what it holds of what it was charged; what was not read is not 0."""
+    """A live run shows, with a bar, what it holds of its charge; what was not read is not 0."""
     for shown in both(running()):
         assert "GPU 0 1,812 MB of 2,174 MB charged" in shown
         assert "RAM: not read yet, 3,771 MB charged" in shown
         assert "37 of 100" in shown
+    assert re.findall(r"width:(\d+)%", card.html(running())) == ["37", "83"]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_output_is_shown_as_a_terminal_would() -> None:
     assert "line 29" in text
     assert "line 3\n" not in text
     assert "line 3\n" in page
-    assert '<span style="color:#c33;">red</span>' in page
+    assert '<span style="color:color-mix(in srgb,#c33 60%,currentColor);">red</span>' in page
 
 
 def test_whatever_a_run_says_stays_text() -> None:

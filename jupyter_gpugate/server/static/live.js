@@ -3,9 +3,20 @@
 // own cookie.  What it shows comes from the server as finished, escaped HTML.
 
 const WAIT_S = 25; // the server answers a question at the latest after so long
-const PACE_MS = 700; // between two answers shown
+const LOST_MS = 60_000; // a question that is still not answered never will be
+const PACE_MS = 700; // between two answers shown, where there is little to ask about
 const AWAY_MS = 10_000; // the longest pause while the server does not answer
 const SURE_MS = 4_000; // how long a second press counts as meant
+// A browser keeps six lines to one server, for all its pages together.  Questions that wait for news
+// keep no more than these busy; whatever finds them taken asks without waiting.  The more there is to
+// ask about, the less often each is asked about.
+const LINES = 2;
+const CROWD_MS = 500;
+
+let waiting = 0; // questions of this page that wait for news
+let followed = 0; // cards and panels of this page that ask
+
+const AWAY = { words: "the server does not answer", unknown: false };
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -19,99 +30,103 @@ function pageServer() {
   }
 }
 
-async function ask(server, method, path) {
+async function ask(server, method, path, signal) {
   const xsrf = document.cookie.match(/(?:^|;\s*)_xsrf=([^;]*)/);
   const headers = {};
   if (xsrf) headers["X-XSRFToken"] = decodeURIComponent(xsrf[1]);
   if (server.token) headers["Authorization"] = `token ${server.token}`;
   if (method === "POST") headers["Content-Type"] = "application/json";
   const body = method === "POST" ? "{}" : undefined;
-  return fetch(server.root + path, { method, headers, body, credentials: "same-origin" });
+  return fetch(server.root + path, { method, headers, body, credentials: "same-origin", signal });
 }
 
-/** The sentence in which the server says what went wrong. */
+/** What went wrong: in a sentence of the server, and whether the gate knows no such thing. */
 async function problemIn(response) {
+  const number = `the server answered ${response.status}`;
   try {
-    return (await response.json()).message || `the server answered ${response.status}`;
+    const { error, message } = await response.json();
+    return { words: message || number, unknown: error === "not_found" };
   } catch {
-    return `the server answered ${response.status}`;
+    return { words: number, unknown: false };
   }
 }
 
-/** Resolves once the page can be seen. */
-function seen() {
-  if (!document.hidden) return Promise.resolve();
-  return new Promise((resolve) => {
-    const look = () => {
-      if (document.hidden) return;
-      document.removeEventListener("visibilitychange", look);
-      resolve();
-    };
-    document.addEventListener("visibilitychange", look);
-  });
+/** One question: the answer that is new, or null, and what went wrong, or null. */
+async function question(server, path, etag) {
+  const patient = etag !== "" && waiting < LINES;
+  const lost = new AbortController();
+  const timer = setTimeout(() => lost.abort(), LOST_MS);
+  waiting += patient;
+  try {
+    const known = etag && `&etag=${encodeURIComponent(etag)}`;
+    const wait = patient ? `&wait=${WAIT_S}` : "";
+    // A page that looks on keeps no server from being idle.
+    const asked = `${path}?no_track_activity=1${known}${wait}`;
+    const response = await ask(server, "GET", asked, lost.signal);
+    if (response.status === 304) return { answer: null, etag, problem: null };
+    if (!response.ok) return { answer: null, etag, problem: await problemIn(response) };
+    const answer = await response.json();
+    return { answer, etag: response.headers.get("ETag") || "", problem: null };
+  } catch {
+    return { answer: null, etag, problem: AWAY };
+  } finally {
+    waiting -= patient;
+    clearTimeout(timer);
+  }
 }
 
-/** The place while it is on the page; undefined once it is gone for good.
+/** How a place stands: "seen" by a reader, "unseen", or "gone" for good.
  * A page takes cells that are scrolled away out of its document and puts them back later. */
-async function onPage(place) {
-  for (;;) {
-    const element = place.deref();
-    if (element === undefined || element.isConnected) return element;
-    await pause(PACE_MS);
-  }
+function standing(place) {
+  const element = place.deref();
+  if (element === undefined) return "gone";
+  return !document.hidden && element.getClientRects().length > 0 ? "seen" : "unseen";
+}
+
+/** Resolves to whether the place is still there, once it can be seen. */
+async function inSight(place) {
+  while (standing(place) === "unseen") await pause(PACE_MS);
+  return standing(place) === "seen";
 }
 
 /** Asks for `path` again and again and hands each new answer to `show(element, answer)`, until that
- * returns false.  `tell(element, words)` says why there is nothing new. */
-async function follow(server, element, path, show, tell) {
-  const place = new WeakRef(element);
-  element = undefined;
+ * returns false.  `tell(element, problem)` says why there is nothing new, with null that there is
+ * nothing wrong.  The element is no variable of this: what a function that waits has held, it keeps,
+ * and an output that was cleared would be followed for ever. */
+async function follow(server, place, path, show, tell) {
   let etag = "";
   let away = PACE_MS;
-  for (;;) {
-    await seen();
-    if ((await onPage(place)) === undefined) return;
-    let response;
-    let answer = null;
-    try {
-      // A page that looks on keeps no server from being idle.
-      const wait = etag ? `&wait=${WAIT_S}&etag=${encodeURIComponent(etag)}` : "";
-      response = await ask(server, "GET", `${path}?no_track_activity=1${wait}`);
-      if (response.status === 200) answer = await response.json();
-    } catch {
-      response = null;
-    }
-    const now = await onPage(place);
-    if (now === undefined) return;
-    if (response !== null && (answer !== null || response.status === 304)) {
-      tell(now, "");
+  followed += 1;
+  while (await inSight(place)) {
+    const news = await question(server, path, etag);
+    etag = news.etag;
+    if (!(await inSight(place))) break;
+    tell(place.deref(), news.problem);
+    if (news.problem?.unknown) break;
+    if (news.answer !== null && !show(place.deref(), news.answer)) break;
+    if (news.problem === null) {
       away = PACE_MS;
-      if (answer !== null) {
-        etag = response.headers.get("ETag") || "";
-        if (!show(now, answer)) return;
-      }
-      await pause(PACE_MS);
-      continue;
+      await pause(Math.min(Math.max(PACE_MS, CROWD_MS * followed), AWAY_MS));
+    } else {
+      await pause(away);
+      away = Math.min(2 * away, AWAY_MS);
     }
-    const refused = response !== null && response.status < 500;
-    tell(now, response === null ? "the server does not answer" : await problemIn(response));
-    if (refused) return;
-    await pause(away);
-    away = Math.min(2 * away, AWAY_MS);
   }
+  followed -= 1;
 }
 
-/** Puts new HTML in place.  Output shows its end; a reader who has scrolled up stays there.
+/** Puts new HTML in place.  Output shows its end; a reader who has scrolled stays there.
  * Its box counts scrolling from the end, downwards from 0. */
 function refill(box, html) {
   const scrolled = (output) => output.scrollHeight - output.clientHeight + output.scrollTop;
   const before = box.querySelector(".gpugate-output");
   const top = before !== null && before.scrollTop < -8 ? scrolled(before) : null;
+  const left = before !== null ? before.scrollLeft : 0;
   box.innerHTML = html;
   const after = box.querySelector(".gpugate-output");
-  if (top !== null && after !== null) {
-    after.scrollTop = top - (after.scrollHeight - after.clientHeight);
-  }
+  if (after === null) return;
+  after.scrollLeft = left;
+  if (top !== null) after.scrollTop = top - (after.scrollHeight - after.clientHeight);
 }
 
 function part(element, name) {
@@ -126,15 +141,23 @@ function part(element, name) {
 
 function say(element, words) {
   const line = part(element, "note");
+  line.setAttribute("role", "status"); // read out, not only shown
   line.style.cssText = "margin:4px 0;font-size:13px;font-weight:bold";
   if (line.textContent !== words) line.textContent = words;
 }
 
+/** Says what keeps an element from being up to date; once nothing does, what was `told` before. */
+function sayProblem(element, problem, told) {
+  if (problem !== null || element.dataset.away) say(element, problem?.words || told);
+  element.dataset.away = problem === null ? "" : "yes";
+}
+
 /** A button that does `act` when pressed; one that destroys work wants a second press. */
-function button(label, sure, act) {
+function button(label, sure, title, act) {
   const made = document.createElement("button");
   made.type = "button";
   made.textContent = label;
+  made.title = title;
   made.className = "gpugate-button";
   made.style.cssText =
     "margin:4px 8px 4px 0;padding:2px 10px;font-size:13px;cursor:pointer;border-radius:3px;" +
@@ -166,9 +189,9 @@ function button(label, sure, act) {
 async function order(server, element, runId, verb) {
   try {
     const response = await ask(server, "POST", `/runs/${encodeURIComponent(runId)}/${verb}`);
-    say(element, response.ok ? "" : await problemIn(response));
+    say(element, response.ok ? "" : (await problemIn(response)).words);
   } catch {
-    say(element, "the server does not answer");
+    say(element, AWAY.words);
   }
 }
 
@@ -177,42 +200,69 @@ const ORDERS = {
   cancel: { label: "Cancel", title: "Stop every process of this run" },
 };
 
-/** One run's card. */
+/** Offers what a run takes at the moment; a reader's focus stays on the button that it was on. */
+function offer(server, element, runId, { orders, status }) {
+  const bar = part(element, "orders");
+  const offered = `${orders} ${status}`;
+  if (bar.dataset.offered === offered) return;
+  bar.dataset.offered = offered;
+  const focused = bar.querySelector(":focus")?.dataset.order;
+  const buttons = orders.map((verb) => {
+    const sure = verb === "cancel" && status === "active" ? "Really stop it?" : "";
+    const { label, title } = ORDERS[verb];
+    const made = button(label, sure, title, () => order(server, element, runId, verb));
+    made.dataset.order = verb;
+    return made;
+  });
+  bar.replaceChildren(...buttons);
+  buttons.find((made) => made.dataset.order === focused)?.focus();
+}
+
+const kept = new WeakSet();
+
+/** One run's card, however often the page asks for it. */
 function card(element, runId) {
   const server = pageServer();
-  if (server === null) return;
+  if (server === null || kept.has(element)) return;
+  kept.add(element);
   const told = element.dataset.note || "";
-  let orders = "";
   if (told) say(element, told);
   const show = (now, answer) => {
     refill(part(now, "body"), answer.html);
-    const bar = part(now, "orders");
-    const offered = answer.orders.join(" ") + answer.status;
-    if (offered !== orders) {
-      orders = offered;
-      const buttons = answer.orders.map((verb) => {
-        const sure = verb === "cancel" && answer.status === "active" ? "Really stop it?" : "";
-        const { label, title } = ORDERS[verb];
-        const made = button(label, sure, () => order(server, now, runId, verb));
-        made.title = title;
-        made.dataset.order = verb;
-        return made;
-      });
-      bar.replaceChildren(...buttons);
-    }
+    offer(server, now, runId, answer);
     now.dataset.status = answer.status;
     return answer.status !== "ended";
   };
-  const tell = (now, words) => {
-    if (words || now.dataset.away) say(now, words || told);
-    now.dataset.away = words ? "yes" : "";
+  const tell = (now, problem) => {
+    sayProblem(now, problem, told);
+    if (problem?.unknown) part(now, "orders").replaceChildren();
   };
-  follow(server, element, `/runs/${encodeURIComponent(runId)}/card`, show, tell);
+  follow(server, new WeakRef(element), `/runs/${encodeURIComponent(runId)}/card`, show, tell);
 }
 
 /** Whether a new table would move something that is about to be pressed. */
 function inHand(body) {
   return body.querySelector("button:hover, button:disabled, button[data-sure]") !== null;
+}
+
+/** Puts a button before each row of a run that can be stopped, and nothing before the others. */
+function addButtons(server, element, table, runs) {
+  const [head, ...rows] = table.rows;
+  const column = [...head.cells].findIndex((cell) => cell.textContent === "run");
+  const stoppable = (row) => column >= 0 && Object.hasOwn(runs, row.cells[column].textContent);
+  if (!rows.some(stoppable)) return;
+  for (const row of rows) {
+    const runId = row.cells[column].textContent;
+    const place = row.insertCell(0);
+    if (!Object.hasOwn(runs, runId)) continue;
+    const sure = runs[runId] === "active" ? "Really stop it?" : "";
+    const title = `Stop every process of ${runId}`;
+    const made = button("Cancel", sure, title, () => order(server, element, runId, "cancel"));
+    Object.assign(made.style, { margin: "0 8px 0 0", padding: "0 6px", fontSize: "12px" });
+    place.style.verticalAlign = "top";
+    place.append(made);
+  }
+  head.insertCell(0);
 }
 
 /** The whole gate: what runs, what waits, whose the memory is. */
@@ -223,6 +273,7 @@ function panel(element) {
   let heldSince = 0;
   const fill = (now) => {
     const body = part(now, "body");
+    body.style.overflowX = "auto"; // a widget's place cuts off what is too wide for it
     if (newest === null) return;
     if (inHand(body) && Date.now() - heldSince < SURE_MS) {
       setTimeout(() => fill(now), PACE_MS);
@@ -230,18 +281,10 @@ function panel(element) {
     }
     const { html, runs } = newest;
     newest = null;
+    const focused = body.querySelector("button:focus")?.title;
     refill(body, html);
-    for (const row of body.querySelectorAll("tr")) {
-      const runId = [...row.cells].map((cell) => cell.textContent).find((text) => text in runs);
-      if (runId === undefined) continue;
-      const sure = runs[runId] === "active" ? "Really stop it?" : "";
-      const made = button("Cancel", sure, () => order(server, now, runId, "cancel"));
-      Object.assign(made.style, { margin: "0 8px 0 0", padding: "0 6px", fontSize: "12px" });
-      row.insertCell(0).append(made);
-      const heads = row.parentElement.rows[0];
-      if (heads.dataset.widened === undefined) heads.insertCell(0);
-      heads.dataset.widened = "";
-    }
+    for (const table of body.querySelectorAll("table")) addButtons(server, now, table, runs);
+    if (focused) [...body.querySelectorAll("button")].find((b) => b.title === focused)?.focus();
   };
   const show = (now, answer) => {
     if (newest === null) heldSince = Date.now();
@@ -249,7 +292,8 @@ function panel(element) {
     fill(now);
     return true;
   };
-  follow(server, element, "/panel", show, say);
+  const tell = (now, problem) => sayProblem(now, problem, "");
+  follow(server, new WeakRef(element), "/panel", show, tell);
   return true;
 }
 
