@@ -10,8 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Iterable
-from itertools import repeat
 from typing import Final
 
 _MOST: Final = 16384
@@ -101,16 +99,3 @@ class StatmFiles:
 def read_text(descriptor: int) -> bytes:
     """The whole of the file."""
     return os.pread(descriptor, _WHOLE, 0)
-
-
-def _read_all(descriptors: Iterable[int]) -> list[bytes]:
-    texts: list[bytes] = []
-    reading = map(os.pread, descriptors, repeat(_WHOLE), repeat(0))
-    while True:
-        try:
-            for text in reading:
-                texts.append(text)  # noqa: PERF402 - what was read before a failure is kept
-        except OSError:
-            texts.append(b"")
-        else:
-            return texts

@@ -148,10 +148,10 @@ class StandIn:
         self._write()
 
     def remove(self, gpu: str | int) -> None:
-        """Let a board and its slices vanish, as after a reboot without it."""
+        """Let a board and its slices vanish, as after a reboot without it; or a slice alone."""
         uuid = self.uuid(gpu)
-        del self._boards[uuid]
-        self._slices = {u: made for u, made in self._slices.items() if made[0] != uuid}
+        self._boards.pop(uuid, None)
+        self._slices = {u: made for u, made in self._slices.items() if uuid not in (u, made[0])}
         self._write()
 
     def reorder(self, *uuids: str) -> None:

@@ -115,6 +115,28 @@ def test_a_holder_may_ask_again(path: Path) -> None:
     lock.release()
 
 
+def test_a_directory_made_for_the_lock_is_its_owners_alone(path: Path) -> None:
+    """Nobody else looks into it, from the first moment on."""
+    lock = GateLock(path.parent / "state" / path.name)
+    assert lock.acquire()
+    assert (path.parent / "state").stat().st_mode & 0o777 == 0o700
+    lock.release()
+
+
+def test_a_lock_that_was_given_back_is_not_held_any_more(path: Path) -> None:
+    """Giving it back again does no harm, and to have it again it has to be free."""
+    lock, other = GateLock(path), GateLock(path)
+    assert lock.acquire()
+    lock.release()
+    lock.release()
+
+    assert other.acquire()
+    assert not lock.acquire()
+    other.release()
+    assert lock.acquire()
+    lock.release()
+
+
 def test_a_released_lock_is_free(path: Path, start: Starts) -> None:
     """After its holder gave it back the lock has no holder, and the next one takes it."""
     leader = start(LEADER, str(path))

@@ -280,14 +280,18 @@ def test_a_list_that_grows_while_it_is_read_is_read_again(
         assert reading.processes == (GpuProcess(os.getpid(), GB, "C"),)
 
 
-@pytest.mark.parametrize("code", [3, 4, 15, 999])
+@pytest.mark.parametrize(
+    ("code", "calls"), [(3, "*"), (4, "*"), (15, "*"), (999, "*"), (999, "_v3")]
+)
 def test_a_refused_compute_list_names_nobody_and_keeps_free(
-    driver: Driver, reader: Reader, code: int
+    driver: Driver, reader: Reader, code: int, calls: str
 ) -> None:
-    """A device whose processes the driver will not list is still measured."""
+    """A device whose processes the driver will not list is still measured; no older call is asked
+    for what a newer one refuses.
+    """
     stand_in = driver()
     stand_in.gpu(24 * GB, used=4 * GB)
-    stand_in.fail("nvmlDeviceGetComputeRunningProcesses*", code)
+    stand_in.fail(f"nvmlDeviceGetComputeRunningProcesses{calls}", code)
     reading = only(reader)
     assert reading.processes is None
     assert reading.processes_fault is not None
@@ -572,6 +576,18 @@ def test_slices_are_lost_with_their_board(driver: Driver, reader: Reader) -> Non
     lost = reader.devices()
     assert [r.device.uuid for r in lost] == [board, part]
     assert [r.free_bytes for r in lost] == [None, None]
+
+
+def test_a_slice_that_was_taken_back_is_not_lost(driver: Driver, reader: Reader) -> None:
+    """A board may be cut anew: what is no slice any more is not listed, and the rest stays."""
+    stand_in = driver()
+    board = stand_in.gpu(40 * GB, mig=1)
+    stays, goes = stand_in.mig_slice(board, 5 * GB), stand_in.mig_slice(board, 20 * GB)
+    assert [r.device.uuid for r in reader.devices()] == [board, stays, goes]
+    stand_in.remove(goes)
+    assert [r.device.uuid for r in reader.devices()] == [board, stays]
+    stand_in.lose(board)
+    assert [r.device.uuid for r in reader.devices()] == [board, stays]
 
 
 def test_a_board_that_never_gave_its_name_is_mentioned(driver: Driver, reader: Reader) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from jupyter_gpugate.core import turn
 from jupyter_gpugate.core.model import GB, AttemptOutcome, EndReport
 from jupyter_gpugate.core.protocol import API_PATH, to_json
 from jupyter_gpugate.core.state import Traits
@@ -140,7 +141,9 @@ def hosting(tmp_path: Path) -> Iterator[Hosting]:
 
 @pytest.mark.behaviour(123)
 def test_of_many_that_ask_to_go_at_once_one_goes(hosting: Hosting) -> None:
-    """Two supervisors of one fence never both get "go", and whoever got it gets it again."""
+    """Two supervisors of one fence never both get "go", and whoever got it gets it again; one of
+    another fence, or of a run that has no lease, gets none.
+    """
 
     async def body(hosted: Hosted) -> None:
         fence = await hosted.granted("one")
@@ -149,6 +152,33 @@ def test_of_many_that_ask_to_go_at_once_one_goes(hosting: Hosting) -> None:
         assert sorted(verdicts) == ["go"] + 7 * ["refused 409"]
         again = await hosted.started("one", fence, 100 + verdicts.index("go"))
         assert again == "go"
+        assert await hosted.started("one", fence - 1, 100) == "refused 409"
+        assert await hosted.started("nobodys", fence, 100) == "refused 409"
+
+    hosting(body)
+
+
+def test_a_grant_that_is_declined_is_given_again(hosting: Hosting) -> None:
+    """Who cannot use a grant gives it back, and its run stands in the queue for the next one."""
+
+    async def body(hosted: Hosted) -> None:
+        fence = await hosted.granted("one")
+        declined = {"run_id": "one", "fence": fence, "reason": "no disk"}
+        assert (await hosted.lease.ask("decline", declined))["gone"]
+        lease = hosted.gate.state.leases.get("one")
+        assert lease is None or lease.fence > fence
+
+    hosting(body)
+
+
+def test_a_message_that_is_wrong_is_refused_by_its_field(hosting: Hosting) -> None:
+    """The one who sent it is told what is wrong, and nothing comes of it."""
+
+    async def body(hosted: Hosted) -> None:
+        with pytest.raises(GateRefused) as refused:
+            await hosted.lease.ask("withdraw", {"run_id": "one", "end": "eaten"})
+        assert refused.value.status == 400
+        assert "end" in str(refused.value)
 
     hosting(body)
 
@@ -267,6 +297,27 @@ def test_a_start_that_cannot_be_written_down_is_none(hosting: Hosting) -> None:
     hosting(body)
 
 
+def test_an_end_that_was_written_down_late_is_written_down_once(hosting: Hosting) -> None:
+    """What ends while the journal is full is in the run's story when there is room again, and
+    nothing that happens later adds it anew.
+    """
+
+    async def body(hosted: Hosted) -> None:
+        fence = await hosted.granted("one")
+        assert await hosted.started("one", fence, 100) == "go"
+        failpoints.arm(FULL)
+        end = {"outcome": "completed", "episodes_done": 1, "peaks": {}}
+        await hosted.lease.ask("finished", {"run_id": "one", "fence": fence, "end": end})
+        failpoints.arm("")
+        for _ in range(2):
+            assert (await hosted.ask("POST", "/drain"))[0] == 200
+            assert (await hosted.ask("DELETE", "/drain"))[0] == 200
+        story = [told["event"] for told in await hosted.gate.story("one")]
+        assert story.count("finished") == 1
+
+    hosting(body)
+
+
 def test_what_cannot_be_written_down_is_not_done(hosting: Hosting) -> None:
     """A lock, a drain, its end and a forgotten name are a 503 while the journal is full, and none
     is in force; a lock that is given back is given back.
@@ -293,6 +344,27 @@ def test_what_cannot_be_written_down_is_not_done(hosting: Hosting) -> None:
         assert (await hosted.ask("POST", "/lock"))[0] == 200
         assert (await hosted.ask("DELETE", "/drain"))[0] == 200
         assert hosted.gate.state.draining is None
+
+    hosting(body)
+
+
+def test_a_sample_that_cannot_be_used_is_told_until_one_can(
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue says what is wrong, the gate ticks on, and with the next good sample it is over."""
+
+    def fail(*_args: Any) -> Any:
+        raise ValueError("no such number")
+
+    async def body(hosted: Hosted) -> None:
+        with monkeypatch.context() as within:
+            within.setattr(turn, "observe", fail)
+            assert (await hosted.ask("POST", "/drain"))[0] == 200
+            while not (told := (await hosted.ask("GET", "/queue"))[1]["sample_fault"]):
+                await hosted.gate.changed(hosted.gate.version, 60)
+            assert told == "ValueError: no such number"
+        while (await hosted.ask("GET", "/queue"))[1]["sample_fault"]:
+            await hosted.gate.changed(hosted.gate.version, 60)
 
     hosting(body)
 

@@ -534,7 +534,13 @@ def test_where_nobody_can_be_named_all_is_external_and_runs_are_unknown(
 
 @pytest.mark.parametrize(
     ("used", "reserved", "fault"),
-    [(10_000, 0, EMPTY_LIST), (100, 0, None), (900, None, None), (10_000, None, EMPTY_LIST)],
+    [
+        (10_000, 0, EMPTY_LIST),
+        (257, 0, EMPTY_LIST),
+        (256, 0, None),
+        (1536, None, None),
+        (1537, None, EMPTY_LIST),
+    ],
 )
 def test_an_empty_list_beside_used_memory_is_a_fault(
     used: int, reserved: int | None, fault: str | None

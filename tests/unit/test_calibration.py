@@ -213,6 +213,14 @@ def test_a_lower_bound_alone_can_show_that_a_parameter_matters() -> None:
     assert irrelevant_parameters(tracks.tracks("ada", "resnet-val")) == ()
 
 
+def test_a_lower_bound_says_nothing_where_the_need_is_known() -> None:
+    """A value that has completed is judged by its peaks, however far a failed attempt came."""
+    seeds = [ran(1000, parameters={"seed": s}) for s in SEEDS]
+    failure = failed(2000, parameters={"seed": SEEDS[0]})
+    tracks = from_observations([failure, *seeds]).tracks("ada", "resnet-val")
+    assert irrelevant_parameters(tracks) == ("seed",)
+
+
 @pytest.mark.parametrize(("later", "names"), [(9, ()), (10, ("seed",))])
 def test_relevance_is_judged_by_the_ten_settings_seen_last(
     later: int, names: tuple[str, ...]

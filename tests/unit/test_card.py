@@ -97,6 +97,7 @@ def test_a_traceback_that_is_raised_too_is_not_shown_twice() -> None:
     error = {"ename": "Broken", "evalue": "no such file", "traceback": ["..."]}
     failed = run(status="ended", end="failed", error=error, output_tail=f"epoch 1\n{chained}")
     assert card.without_traceback(failed)["output_tail"] == "epoch 1\n"
+    assert card.without_traceback({**failed, "output_tail": chained})["output_tail"] == ""
     prompt = {**failed, "output_tail": f"name? {chained}"}  # a line that was not ended
     assert card.without_traceback(prompt)["output_tail"] == "name? "
     caught = {**failed, "output_tail": f"{chained}and goes on\n"}
@@ -142,6 +143,7 @@ def test_memory_is_shown_against_the_charge_per_resource() -> None:
     """A live run shows, with a bar, what it holds of its charge; what was not read is not 0."""
     for shown in both(running()):
         assert "GPU 0 1,812 MB of 2,174 MB charged" in shown
+        assert "GPU 0 (NVIDIA L4)" in shown
         assert "RAM: not read yet, 3,771 MB charged" in shown
         assert "37 of 100" in shown
     assert re.findall(r"width:(\d+)%", card.html(running())) == ["37", "83"]
@@ -159,6 +161,13 @@ def test_the_cap_says_how_far_it_binds(enforcement: str, effect: str) -> None:
     """A cap that nobody enforces never looks like one that is enforced."""
     for shown in both(running(enforcement=enforcement)):
         assert f"GPU 0 1,900 MB, {effect}" in shown
+
+
+@pytest.mark.parametrize(("held", "width"), [(0, 0), (1087, 50), (9000, 100)])
+def test_a_bar_is_as_long_as_the_share_of_the_charge(held: int, width: int) -> None:
+    """A run that holds more than it was charged fills its bar and does not leave it."""
+    page = card.html(running(held={"GPU-1": held * MB}, episodes={}))
+    assert f"width:{width}%" in page
 
 
 def test_an_unmeasured_run_says_that_it_is_watched() -> None:
@@ -181,6 +190,7 @@ def test_the_end_shows_its_reason_its_words_and_its_peaks() -> None:
         assert "ValueError: no such file" in shown
         assert "the run counts as one episode" in shown
         assert "GPU 0 2,049 MB of 2,174 MB charged" in shown
+        assert "admitted" in shown
 
 
 def test_a_cancel_shows_by_what_means_it_came_and_what_is_left() -> None:

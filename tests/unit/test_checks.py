@@ -88,6 +88,8 @@ def test_a_parked_run_is_told_only_that() -> None:
     away = replace(state, run_sides={"side": NOW - 31})
     assert told(away, FULL) == [Check.PARKED]
     assert told(replace(away, patient_until=NOW - 1), FULL)[0] is Check.DRAIN
+    first_heard_of = apply(away, [ev.Requested(NOW, request("new"), "another side")])
+    assert told(first_heard_of, FULL, "new")[0] is Check.DRAIN
 
 
 def test_a_locked_device_closes_only_itself() -> None:
@@ -110,6 +112,8 @@ def test_runs_per_device_and_per_user_have_limits() -> None:
     user = gate(request("a"), request("b"), traits=LIMITED)
     (reason,) = reasons(user)["b"]
     assert (reason.check, reason.resource) == (Check.LIMITS, None)
+    two = gate(*(request(run_id) for run_id in "abc"), traits=Traits(max_running_per_user=2))
+    assert [*granted_to(decide(two, sample(), NOW))] == ["a", "b"]
 
 
 def test_a_run_that_is_exactly_as_large_as_the_room_starts() -> None:
@@ -173,6 +177,9 @@ def test_more_devices_than_there_are_of_one_model() -> None:
     (reason,) = reasons(gate(request(gpus=2), boards=boards), sample(boards=boards))["run"]
     assert (reason.check, reason.resource) == (Check.MISSING, None)
     assert reason.numbers == {"wanted": 2, "present": 1}
+    boards.append(board(2, model="B"))
+    (reason,) = reasons(gate(request(gpus=3), boards=boards), sample(boards=boards))["run"]
+    assert reason.numbers == {"wanted": 3, "present": 2}
 
 
 def test_what_ends_by_itself_is_told_before_what_others_hold() -> None:
@@ -244,11 +251,13 @@ def test_one_unknown_run_at_a_time_on_a_device_and_many_on_ram() -> None:
     assert len(granted_to(decide(many, sample(), NOW))) == 3  # 3 x 16 of 60 GB
 
 
-def test_no_unknown_run_starts_beside_an_overrun() -> None:
+@pytest.mark.parametrize("resource", [GPU, RAM])
+def test_no_unknown_run_starts_beside_an_overrun(resource: str) -> None:
     """A run above its charge shows that charges cannot be trusted there for now."""
-    state = start(gate(request("live"), request(vram=None), request("known")), "live")
+    unknown = request(vram=None) if resource == GPU else request(ram=None)
+    state = start(gate(request("live"), unknown, request("known")), "live")
     lease = state.leases["live"]
-    usage = {**lease.usage, GPU: Usage(overrun_at=NOW)}
+    usage = {**lease.usage, resource: Usage(overrun_at=NOW)}
     state = replace(state, leases={"live": replace(lease, usage=usage)})
     assert told(state) == [Check.OVERRUN]
     assert told(state, run_id="known") == []

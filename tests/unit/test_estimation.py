@@ -21,9 +21,11 @@ from jupyter_gpugate.core.model import (
     MB,
     RAM,
     VRAM,
+    Estimate,
     EstimateTerm,
     Family,
     Hints,
+    HolderKind,
     Observation,
     Origin,
     Setting,
@@ -167,7 +169,7 @@ def test_the_ladder_from_hint_to_measured() -> None:
 def test_an_edited_cell_knows_only_what_its_older_sources_needed() -> None:
     """An edit retires every statistic; what remains is a prior, the greatest of older needs."""
     found = term([ran(2000), ran(1000, workers=2), failed(9000)], family=EDITED)
-    assert found.need_bytes is None
+    assert (found.need_bytes, found.n) == (None, 0)
     assert found.prior_bytes == mb(9000)
     assert term([ran(2000)], family=EDITED).prior_bytes == mb(2264)
     assert term([ran(2000), ran(1000, family=EDITED)]).prior_bytes == mb(1164)
@@ -178,6 +180,15 @@ def test_an_edit_undone_finds_its_measurements_again() -> None:
     """The first source comes back with its own numbers."""
     history = [ran(2000), ran(7000, family=EDITED)]
     assert term(history).need_bytes == mb(2264)
+
+
+def test_a_sum_with_a_gap_is_not_known_and_its_known_part_is() -> None:
+    """Per resource: what is known is told beside what is not, and nothing stands for a gap."""
+    needs = ((VRAM, 5 * GB), (VRAM, None), (RAM, 3 * GB), (RAM, GB))
+    found = Estimate(tuple(EstimateTerm(r, HolderKind.RUN, need) for r, need in needs))
+    assert (found.total_bytes(VRAM), found.known_bytes(VRAM)) == (None, 5 * GB)
+    assert (found.total_bytes(RAM), found.known_bytes(RAM)) == (4 * GB, 4 * GB)
+    assert found.gaps() == ("vram:run",)
 
 
 def test_owners_learn_nothing_from_each_other() -> None:
@@ -199,6 +210,8 @@ def test_fitted_lies_on_the_line_through_the_measured_numbers_of_workers() -> No
     assert beyond.need_bytes == pytest.approx(mb(4500 + 450 + 64), abs=2)
     steady = term([*history, *history, *history], with_setting(workers=3))
     assert steady.need_bytes == pytest.approx(mb(2000 + 60 + 64), abs=2)
+    one_is_steady = term([*history, *[history[0]] * 2], with_setting(workers=3))
+    assert one_is_steady.need_bytes == between.need_bytes
 
 
 def test_a_fit_never_slopes_downwards() -> None:
@@ -357,6 +370,15 @@ def test_a_program_that_fills_its_charge_needs_its_peak(charge: int) -> None:
     found = term([ran(2000, charge_mb=charge)])
     assert found.need_bytes == mb(2000)
     assert found.note == "fills what it is given: the peak itself"
+
+
+@pytest.mark.parametrize(("given", "need"), [(2009, 2000), (2010, 2000 + 140 + 64)])
+def test_who_left_part_of_as_much_or_more_shows_that_it_is_not_filled(
+    given: int, need: int
+) -> None:
+    """A second run of much the same peak, given no less, was not at its limit."""
+    found = term([ran(2000, charge_mb=2010), ran(1901, charge_mb=given)])
+    assert found.need_bytes == mb(need)
 
 
 def test_a_steady_run_is_not_taken_for_one_that_fills_its_charge() -> None:

@@ -25,6 +25,12 @@ def test_a_failing_estimate_falls_back_to_watch(monkeypatch: pytest.MonkeyPatch)
     simulation.step()
     (grant,) = (grant for _, grant in simulation.granted)
     assert grant.basis == {RAM: Basis.WATCH, "GPU-0": Basis.WATCH}
-    notes = [term.note for term in simulation.state.leases[run_id].estimate.terms]
-    assert all("no observations" in note for note in notes)
+    for term in simulation.state.leases[run_id].estimate.terms:
+        assert "no observations" in term.note
+        assert (term.need_bytes, term.margin_bytes, term.n, term.lower_bound_bytes) == (
+            None,
+            0,
+            0,
+            0,
+        )
     simulation.until(lambda: run_id in simulation.ended)

@@ -164,6 +164,18 @@ def test_others_are_named_by_what_they_hold() -> None:
     )
 
 
+def test_what_a_process_holds_is_not_called_nothing_where_it_cannot_be_read() -> None:
+    """Who holds an amount that the driver does not tell is part of the rest."""
+    seen = sample(
+        free={GPU: 18 * GB},
+        lists={GPU: [(30, 4 * GB), (40, None)]},
+        processes=[process(ProcessKey(pid, pid // 10), MB) for pid in (30, 40)],
+    )
+    state, _ = observe(gate(), seen, NOW)
+    words = explain(state, Reason(Check.EXTERNAL_HOLDS, GPU, FIT))
+    assert words.endswith("held by others: pid 30 4,096 MB, others 2,048 MB")
+
+
 def test_where_nobody_can_be_named_that_is_said() -> None:
     """A device that lists nobody does not become a device that nobody uses."""
     seen = sample(free={GPU: 9 * GB}, lists={GPU: None})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ def test_the_last_ten_minutes_are_kept(tmp_path: Path) -> None:
     assert [one["seq"] for one in kept["samples"]] == list(range(51, 651))
     assert [one["seq"] for one in history.since(648)["samples"]] == [649, 650]
     assert len(history.since(999)["samples"]) == 600
+    asyncio.run(history.close())
     assert not (tmp_path / "samples").exists()
 
 

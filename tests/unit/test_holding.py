@@ -124,6 +124,22 @@ def test_the_gate_keeps_its_own_sum_whatever_is_reported() -> None:
     assert usage(state, RAM).summed_peak_bytes == 3 * GB + 12 * MB
 
 
+def test_a_run_that_no_list_names_holds_nothing() -> None:
+    """It is read as 0, and is not taken for one that has begun to use the device."""
+    state = after(live(), seen(NOW + 1, lists={GPU: []}))
+    assert (usage(state).held_bytes, usage(state).peak_bytes) == (0, 0)
+    assert (usage(state).read_at, usage(state).first_used_at) == (NOW + 1, None)
+
+
+def test_an_end_tells_the_greatest_that_anybody_saw() -> None:
+    """Per resource; what was never read is not told as 0."""
+    state = apply(live(), [finish(live(), ram_bytes=GB)])
+    assert state.ended["run"].peaks == {RAM: GB}
+    state = after(live(), seen(NOW + 1, 3 * GB, ram=2 * GB), seen(NOW + 2, GB))
+    state = apply(state, [finish(state, ram_bytes=GB, vram_bytes={GPU: 4 * GB})])
+    assert state.ended["run"].peaks == {RAM: 2 * GB, GPU: 4 * GB}
+
+
 def test_a_stretch_without_a_reading_is_known() -> None:
     """The longest gap counts from the start, and a reading that came twice is none."""
     moments = (4, 5, 25, 26)
@@ -230,6 +246,9 @@ def test_a_peak_is_kept_for_a_restart_when_it_has_grown_notably() -> None:
     assert events_of(state, seen(NOW + 2, GB + 20 * MB), ev.Measured) == []
     (measured,) = events_of(state, seen(NOW + 2, GB + 21 * MB), ev.Measured)
     assert measured.peaks == {GPU: GB + 21 * MB}
+    small = after(live(), seen(NOW + 1, 100 * MB))
+    assert events_of(small, seen(NOW + 2, 116 * MB), ev.Measured) == []
+    assert len(events_of(small, seen(NOW + 2, 116 * MB + 1), ev.Measured)) == 1
 
 
 def test_an_overrun_is_charged_at_once_within_the_device() -> None:

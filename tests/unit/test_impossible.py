@@ -26,6 +26,7 @@ def test_what_fits_an_empty_machine_is_taken() -> None:
     assert problem(vram=24 * GB, ram=64 * GB) is None
     assert problem(vram=None, ram=None) is None
     assert problem(gpus=0, vram=None) is None
+    assert problem(vram=1, ram=1, workers=1, episodes=1) is None
 
 
 @pytest.mark.parametrize(

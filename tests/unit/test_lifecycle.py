@@ -23,10 +23,11 @@ from jupyter_gpugate.core.model import (
     RunEnd,
     RunReport,
 )
+from jupyter_gpugate.core.state import GateState
 from tests.states import BOOT, GPU, NOW, beat, board, finish, gate, grant, key_of, request, start
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.state import GateState, Lease
+    from jupyter_gpugate.core.state import Lease
 
 FENCE: Final = 1
 LATER: Final = NOW + 10
@@ -248,6 +249,20 @@ def test_needs_follow_what_they_rest_on() -> None:
     assert forgotten.queue["run"].needs == state.queue["run"].needs
 
 
+def test_needs_do_not_depend_on_how_events_are_gathered() -> None:
+    """A device seen after a request, in one batch or in two, counts for it like any other."""
+    batch: list[ev.Event] = [
+        ev.DeviceSeen(NOW, board(0)),
+        ev.Requested(NOW, request(), "side"),
+        ev.DeviceSeen(NOW, board(1, model="another")),
+    ]
+    at_once, in_turn = apply(GateState(), batch), GateState()
+    for event in batch:
+        in_turn = apply(in_turn, [event])
+    assert at_once.queue["run"].needs.on("another").basis is Basis.HINT
+    assert at_once.queue == in_turn.queue
+
+
 def test_reports_only_ever_raise_a_peak() -> None:
     """A later, smaller report lowers no peak, and the gate's own peaks survive a restart."""
     state = made("running")
@@ -280,13 +295,20 @@ def test_a_context_costs_what_the_driver_shows_beyond_the_frameworks_own_memory(
 
 
 def test_an_absurd_context_is_not_believed() -> None:
-    """A run that starts another GPU program has shown nothing about contexts."""
+    """A run that starts another GPU program has shown nothing about contexts: one costs 64 MB to
+    2 GB.
+    """
     state = start(gate(request()))
     lease = state.leases["run"]
-    for wrong in (10 * GB, MB):
-        usage = {**lease.usage, GPU: replace(lease.usage[GPU], overhead_bytes=wrong)}
+    for size, learned in (
+        (2 * GB + 1, {}),
+        (2 * GB, {board().model: 2 * GB}),
+        (64 * MB, {board().model: 64 * MB}),
+        (64 * MB - 1, {}),
+    ):
+        usage = {**lease.usage, GPU: replace(lease.usage[GPU], overhead_bytes=size)}
         seen = replace(state, leases={"run": replace(lease, usage=usage)})
-        assert not apply(seen, [finish(seen)]).device_overhead
+        assert apply(seen, [finish(seen)]).device_overhead == learned
 
 
 def test_a_report_tells_how_long_its_supervisor_went_without_a_reading() -> None:

@@ -299,6 +299,21 @@ def test_garbage_is_left_out(proc: FakeProc, table: ProcessTable) -> None:
     assert table.walk()[50].private_bytes == MB
 
 
+def test_a_process_that_was_to_be_looked_at_and_has_no_row_is_passed_over(
+    proc: FakeProc, table: ProcessTable
+) -> None:
+    """Its number belongs to one that makes no sense, and the walk goes on to all others."""
+    proc.start(50, private=NOTABLE_BYTES)
+    table.walk()
+    proc.end(50)
+    proc.start(50, ticks=2000)
+    (proc.root / "50" / "statm").write_text("")
+    proc.start(60, private=NOTABLE_BYTES, command=KERNEL)
+
+    assert set(table.walk()) == {1, 60}
+    assert [kernel.key.pid for kernel in table.kernels()] == [60]
+
+
 def test_steady_walk_is_one_read_per_process(
     proc: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,6 +354,22 @@ def test_descriptors_are_bounded_and_given_back(proc: FakeProc) -> None:
     table.walk()
     assert open_descriptors() - before == 1  # process 1 got one that fell free
     assert "descriptors" not in table.detail()
+    table.close()
+    assert open_descriptors() == before
+
+
+def test_a_descriptor_that_falls_free_goes_to_one_process_alone(proc: FakeProc) -> None:
+    """Who has one keeps it, and none is opened beside it and lost."""
+    before = open_descriptors()
+    proc.start(50)
+    table = ProcessTable(str(proc.root), budget=2)
+    table.walk()
+    proc.start(60)
+    table.walk()
+    proc.end(50)
+    for _ in range(3):
+        table.walk()
+        assert open_descriptors() - before == 2
     table.close()
     assert open_descriptors() == before
 

@@ -13,8 +13,13 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.core.state import Traits
+from jupyter_gpugate.server.extension import GpuGate
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "jupyter_gpugate"
+#: What stands in the manual for a default that is no value.
+UNNAMED = ("none", "as above")
 #: Libraries of a run's own environment, used where they are and never required.
 GUESTS = {"cloudpickle", "jax", "numpy", "pandas", "tensorflow", "torch"}
 #: In two pieces each, so that this list is no find itself.
@@ -52,6 +57,23 @@ def project() -> dict[str, Any]:
 def version() -> str:
     """Read the one place where the version is written."""
     return str(ast.literal_eval((PACKAGE / "_version.py").read_text().partition("=")[2].strip()))
+
+
+def test_the_manual_names_every_setting_with_its_default() -> None:
+    """A server has the defaults that are written down, and so has a gate without a server."""
+    manual = (ROOT / "docs" / "using.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `c\.GpuGate\.(\w+)` \| (.+?) \|", manual, re.MULTILINE))
+    own = GpuGate.class_own_traits(config=True)
+    assert set(told) == set(own)
+    named = {
+        name: ast.literal_eval(text.strip("`"))
+        for name, text in told.items()
+        if text not in UNNAMED
+    }
+    assert {name: own[name].default_value for name in named} == named
+    without_server = {name: getattr(Traits(), name) for name in named if hasattr(Traits(), name)}
+    assert without_server == {name: named[name] for name in without_server}
+    assert len(without_server) > 5
 
 
 def project_files() -> list[Path]:

@@ -87,6 +87,13 @@ def test_a_grant_counts_against_all_that_come_later() -> None:
     assert (room.leases, room.exclusive, room.unsettled) == (1, ("new",), ("new",))
 
 
+def test_recent_work_of_a_device_is_told_in_per_cent() -> None:
+    """What lies within one per cent is noise, by which no device is preferred."""
+    state = replace(gate(), utilisation={GPU: 0.4567})
+    assert rooms(state, sample(), NOW)[GPU].utilisation == 0.46
+    assert rooms(gate(), sample(), NOW)[GPU].utilisation == 0.0
+
+
 def told(state: GateState, seen: Sample, resource: str = GPU, at: float = NOW) -> Check | None:
     """Why there is no number for a resource."""
     unread = rooms(state, seen, at)[resource].unread

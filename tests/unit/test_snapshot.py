@@ -41,7 +41,7 @@ from tests.states import (
 )
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.model import Sample
+    from jupyter_gpugate.core.model import Request, Sample
 
 KERNEL, EDITOR = ProcessKey(300, 3000), ProcessKey(400, 4000)
 SUPERVISOR, WORKER = key_of("run"), key_of("run", 1)
@@ -122,6 +122,15 @@ def test_a_running_row_has_all_that_the_gate_knows_of_it() -> None:
     assert (row["cancel_requested"], row["kill_pending"], row["overdue"]) == (True, True, False)
     assert row["episodes"] == {"done": 3, "of": 1}
     assert row["devices"] == [{"uuid": GPU, "model": "NVIDIA L4", "index": 0}]
+
+
+def test_a_running_row_names_what_it_holds_too_much_of() -> None:
+    """Each resource on which the run was seen above its charge, and no other."""
+    state, _ = measured()
+    assert running_row(state, state.leases["run"], NOW)["overrun"] == []
+    more = ev.Recharged(NOW, "run", state.leases["run"].fence, {GPU: 3 * GB}, "overrun")
+    state = apply(state, [more])
+    assert running_row(state, state.leases["run"], NOW)["overrun"] == [GPU]
 
 
 def test_a_silent_run_is_overdue_and_still_charged() -> None:
@@ -246,12 +255,13 @@ def test_another_notebooks_memory_is_not_called_its_own(kernel: ProcessKey, boot
 def with_duration(*seconds: float | None, started: float = NOW - 20) -> GateState:
     """A live run of 10 GB whose earlier runs took so long, and a run of 18 GB that waits."""
     state = gate(request("live"), request("waits", vram=18 * GB, name="other"))
-    lessons = [
-        Observation(request().family, request().setting, RAM, MB, True, 0.0, duration_s=s)
-        for s in seconds
-    ]
-    state = apply(state, [ev.Sedimented(0.0, lesson) for lesson in lessons])
+    state = apply(state, [ev.Sedimented(0.0, lesson(request(), s)) for s in seconds])
     return start(state, "live", at=started, charges={RAM: GB, GPU: 10 * GB})
+
+
+def lesson(of: Request, seconds: float | None) -> Observation:
+    """What is known of such a run that completed after so long."""
+    return Observation(of.family, of.setting, RAM, MB, True, 0.0, duration_s=seconds)
 
 
 def eta_of(state: GateState, at: float = NOW) -> float | None:
@@ -281,12 +291,22 @@ def test_a_lock_says_nothing_about_when() -> None:
     assert eta_of(state) is None
 
 
+@pytest.mark.parametrize("other", [{"workers": 2}, {"source": "edited"}, {"owner": "bob"}])
+def test_only_runs_of_the_same_kind_tell_how_long_it_takes(other: dict[str, Any]) -> None:
+    """Another setting, another source and somebody else's runs say nothing of this one."""
+    state = with_duration(60.0)
+    state = apply(state, [ev.Sedimented(0.0, lesson(request(**other), 3600.0))] * 3)
+    assert eta_of(state) == 40.0
+
+
 def test_an_exclusive_run_is_expected_when_the_last_lease_ends() -> None:
     """All that live on the device have to go."""
     state = with_duration(60.0)
     waits = ev.Requested(NOW, request("alone", exclusive=True, name="third"), "side")
     state = apply(state, [ev.Withdrawn(NOW, "waits"), waits])
     assert eta_of(state) == 40.0
+    state = apply(state, [ev.Requested(NOW, request("younger"), "side")])
+    assert eta_of(start(state, "younger", at=NOW - 5)) == 55.0
 
 
 # -- deciding again -------------------------------------------------------------------------------

@@ -1,0 +1,56 @@
+"""The beat of the sampler: how often the machine is read."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from jupyter_gpugate.gate import sampling
+from jupyter_gpugate.gate.sampling import BEAT_S, ReadsGpus, ReadsMachine, Sampler
+
+if TYPE_CHECKING:
+    from jupyter_gpugate.gate.machine import MachineReading
+
+
+@pytest.mark.parametrize(("took_s", "pause_s"), [(0.0, BEAT_S), (0.25, BEAT_S - 0.25), (5.0, 0.0)])
+def test_a_reading_begins_a_second_after_the_one_before(
+    monkeypatch: pytest.MonkeyPatch, took_s: float, pause_s: float
+) -> None:
+    """However long a reading takes it is part of the beat, and a slow one is followed at once."""
+    now = [100.0]
+    pauses: list[float] = []
+    monkeypatch.setattr(sampling, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Asked(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(cast("float", timeout))
+            return super().wait(None)
+
+    monkeypatch.setattr(
+        sampling, "threading", SimpleNamespace(Event=Asked, Thread=threading.Thread)
+    )
+
+    class Machine:
+        def read(self) -> MachineReading:
+            now[0] += took_s
+            return cast("MachineReading", None)
+
+    class Gpus:
+        async def close(self) -> None:
+            """There is nothing to end."""
+
+    async def one_reading() -> None:
+        sampler = Sampler(cast("ReadsGpus", Gpus()), cast("ReadsMachine", Machine()))
+        told = asyncio.Event()
+        sampler.start(told.set)
+        await told.wait()
+        while not pauses:  # noqa: ASYNC110 - the thread is on its way there
+            await asyncio.sleep(0.01)
+        await sampler.close()
+
+    asyncio.run(one_reading())
+    assert pauses[0] == pause_s

@@ -1,0 +1,120 @@
+"""What a person is told of the queue, of an estimate and of a cancel, in text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_gpugate.faces import tables
+
+MB = 1 << 20
+DEVICE = {"uuid": "GPU-1", "model": "NVIDIA L4", "index": 0}
+
+
+def queue(**snapshot: Any) -> str:
+    """The queue as a terminal shows it."""
+    return tables.queue({"now": 1000.0, "devices": [DEVICE], **snapshot})["text/plain"]
+
+
+def estimate(**answer: Any) -> str:
+    """An estimate as a terminal shows it."""
+    return tables.estimate(answer)["text/plain"]
+
+
+def test_memory_is_told_apart_by_who_holds_it() -> None:
+    """RAM and each GPU: what is free, what of it can be given, and whose the rest is."""
+    shares = {"used_total": 9 * MB, "external": MB, "kernels": {"a": MB, "b": 2 * MB}}
+    shown = queue(
+        free_bytes={"ram": 50 * MB},
+        room_bytes={"ram": 40 * MB},
+        attribution={"resources": {"ram": {**shares, "runs": {"r": 2 * MB, "s": 3 * MB}}}},
+    )
+    assert "  RAM    50 MB  40 MB  9 MB  5 MB  3 MB       1 MB" in shown
+    assert "GPU 0  " in shown
+
+
+def test_what_an_ended_run_has_not_given_back_is_told() -> None:
+    """Per resource, and not where nothing is left."""
+    left = {"run_id": "r-1", "resource": "GPU-1", "held_bytes": 300 * MB}
+    shown = queue(lingering=[left, {**left, "run_id": "r-2", "held_bytes": 0}])
+    assert "runs that have ended" in shown
+    assert "r-1  GPU 0 300 MB" in shown
+    assert "r-2" not in shown
+    assert "runs that have ended" not in queue(lingering=[])
+
+
+def test_of_others_the_ten_largest_are_told() -> None:
+    """The largest first; what no process accounts for says so, and is nobody's."""
+    rows = [
+        {"resource": "ram", "pid": 500 + n, "held_bytes": n * MB, "user": "bob", "command": "x"}
+        for n in range(12)
+    ]
+    nobody = {"resource": "GPU-1", "pid": 0, "held_bytes": 99 * MB, "note": "unlisted"}
+    lines = queue(external=[*rows, nobody]).splitlines()
+    held = lines[lines.index("held by others (the largest)") + 2 :]
+    assert len(held) == 10
+    assert " ".join(held[0].split()) == "99 MB GPU 0 memory that no process accounts for"
+    assert " ".join(held[1].split()) == "11 MB RAM 511 bob x"
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "words"),
+    [
+        ({"journal_fault": "the disk is full"}, "the journal is in trouble: the disk is full"),
+        ({"sample_fault": "no sense"}, "the sample is in trouble: no sense"),
+        ({"draining": "upgrade"}, "the machine takes no new runs: upgrade"),
+        ({"devices": [{**DEVICE, "message": "GPU 0 is missing"}]}, "GPU 0 is missing"),
+        (
+            {"readers": [{"name": "gpu", "fault": {"code": "timeout", "text": "no answer"}}]},
+            "the gpu reader: no answer",
+        ),
+    ],
+)
+def test_each_trouble_is_told(snapshot: dict[str, Any], words: str) -> None:
+    """Whatever keeps runs from starting stands below the tables, in its own words."""
+    assert words in queue(**snapshot).splitlines()
+    assert words not in queue()
+
+
+def test_an_estimate_says_what_it_is_of_and_what_would_come_of_it() -> None:
+    """The sum, what was shown not to matter, how many workers fit, and whether it would start."""
+    shown = estimate(
+        name="digits",
+        total_bytes={"ram": 5 * MB, "vram": None},
+        ignored_parameters=["seed"],
+        max_workers=3,
+        would_start=False,
+        reasons=[{"message": "no room"}],
+    )
+    assert shown.splitlines() == [
+        "digits",
+        "  nothing is known of this name yet",
+        "in all: RAM 5 MB; VRAM not known",
+        "shown not to change it: seed",
+        "up to 3 workers fit now",
+        "it would wait: no room",
+    ]
+    assert "1 worker fits now" in estimate(max_workers=1)
+    assert "it would start now" in estimate(would_start=True)
+    assert estimate() == "estimate\n  nothing is known of this name yet"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"cancelled": False, "end": "completed"}, "r had completed before it could be cancelled"),
+        ({"cancelled": True, "means": "withdrawn"}, "r is cancelled: it had not started"),
+        (
+            {"cancelled": True, "means": "term", "ms": 12, "survivors": []},
+            "r is cancelled: stopped by TERM in 12 ms",
+        ),
+        (
+            {"cancelled": True, "means": "term + kill", "ms": 10412, "survivors": [[7, 70], 8]},
+            "r is cancelled: stopped by TERM, then KILL in 10,412 ms; still there: 7, 8",
+        ),
+    ],
+)
+def test_a_cancel_says_what_it_came_to(answer: dict[str, Any], words: str) -> None:
+    """Too late, before the start, or by which means, and who is still there."""
+    assert tables.cancelled("r", answer) == words
