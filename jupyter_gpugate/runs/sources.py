@@ -53,20 +53,20 @@ class SourceReader:
             out, err = await asyncio.wait_for(
                 process.communicate(json.dumps(question).encode()), TIMEOUT_S
             )
-        except OSError as error:
-            raise Refused(
-                400,
-                "bad_request",
-                f"interpreter: {interpreter} cannot be run: {error.strerror}",
-                field="interpreter",
-                value=interpreter,
-            ) from None
-        except asyncio.TimeoutError:
+        except asyncio.TimeoutError:  # an OSError too, from Python 3.11 on
             process.kill()
             raise Refused(
                 400,
                 "bad_request",
                 f"interpreter: {interpreter} does not answer",
+                field="interpreter",
+                value=interpreter,
+            ) from None
+        except OSError as error:
+            raise Refused(
+                400,
+                "bad_request",
+                f"interpreter: {interpreter} cannot be run: {error.strerror}",
                 field="interpreter",
                 value=interpreter,
             ) from None

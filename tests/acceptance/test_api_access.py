@@ -223,9 +223,12 @@ def test_a_cookie_is_worth_nothing_without_its_twin(server: Served) -> None:
 
 
 def test_what_a_browser_adds_is_not_the_gates_business(shared_server: Served) -> None:
-    """A token, the time against caches and `no_track_activity` in a query are no options."""
+    """A token, the time against caches and `no_track_activity` in a query are no options; one that
+    is left empty is.
+    """
     for query in (f"token={shared_server.token}", "1764443999123", "no_track_activity=1"):
         assert shared_server.ask("GET", f"/queue?{query}").status == 200
+    assert shared_server.ask("GET", "/runs?name=").json["detail"]["field"] == "name"
 
 
 @pytest.mark.parametrize("path", ["/runs/a%0d%0aX:y", "/runs/a%20b", "/%2e%2e/%2e%2e/lease/v1/x"])

@@ -333,6 +333,7 @@ def test_locks_and_drains_say_what_they_did(server: Served, stand_in: StandIn) -
         assert answer.json == {"locked": uuid, "for_s": 60}
     (lock,) = server.queue()["locks"]
     assert lock["resource"] == uuid
+    assert lock["until"] - lock["since"] == pytest.approx(60)
     server.ask("POST", "/lock", {})
     assert [lock["resource"] for lock in server.queue()["locks"]] == ["machine"]
     assert server.ask("DELETE", "/lock").json == {"unlocked": "machine"}

@@ -281,6 +281,8 @@ def test_figures_are_those_of_the_snapshot(
     assert found["gpugate_admitted_runs_total"] == 1
     assert found['gpugate_refused_runs_total{error="impossible"}'] == 1
     assert found['gpugate_refused_runs_total{error="queue_full"}'] == 0
+    for figure in ("free", "used", "attributed", "external"):
+        assert found[f'gpugate_{figure}_bytes{{resource="ram"}}'] > 0
     assert found['gpugate_reader_healthy{reader="gpu"}'] == 1
     assert found['gpugate_reader_age_seconds{reader="machine"}'] >= 0
     assert found["gpugate_hosts_gate"] == 1

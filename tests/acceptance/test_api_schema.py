@@ -30,8 +30,13 @@ def calls() -> Iterator[tuple[str, str]]:
         yield from ((method.upper(), handler.path) for method in calls_of(handler))
 
 
+def in_path(operation: dict[str, Any]) -> list[dict[str, Any]]:
+    """The parameters of a described call that stand in its path."""
+    return [one for one in operation.get("parameters", ()) if one["in"] == "path"]
+
+
 def test_the_description_names_every_route(shared_server: Served) -> None:
-    """The served document has each method of each route, and no other one."""
+    """The served document has each method of each route with what its path needs, and no other."""
     document = shared_server.ask("GET", "/openapi.json").json
     told = {(m.upper(), path) for path, item in document["paths"].items() for m in item}
     assert told == set(calls())
@@ -40,6 +45,8 @@ def test_the_description_names_every_route(shared_server: Served) -> None:
         operation = document["paths"][path][method.lower()]
         assert operation["summary"], (method, path)
         assert {"400", "401", "403", "503"} <= set(operation["responses"])
+        places = [(one["name"], one["required"]) for one in in_path(operation)]
+        assert places == [("run_id", True)] * ("{run_id}" in path)
 
 
 def test_the_page_names_exactly_the_routes_that_exist() -> None:
@@ -108,6 +115,9 @@ def test_no_input_breaks_the_api(shared_server: Served) -> None:
     [
         ({"environment": {"A=B": "x"}}, "environment"),
         ({"environment": {"": "x"}}, "environment"),
+        ({"environment": {"A": "half a \ud800 character"}}, "environment.A"),
+        ({"environment": {"A": "\0"}}, "environment.A"),
+        ({"cwd": 7}, "cwd"),
         ({"argv": ["tr\ud800ue"], "source": None}, "argv"),
         ({"kernel": {"pid": 1 << 40, "start_ticks": 1, "boot_id": ""}}, "kernel.pid"),
         ({"episodes": "5"}, "episodes"),
@@ -136,7 +146,9 @@ def is_exactly(answer: Answer, shape: type[Any]) -> Any:
 def test_answers_have_exactly_the_fields_that_are_described(
     start: Callable[..., Served], stand_in: StandIn, tmp_path: Path
 ) -> None:
-    """Of live, queued and ended runs, a device, a lock: each answer has the shape it promises."""
+    """Of live, queued and ended runs, a device, a lock: each answer has the shape it promises, and
+    a card has the orders that it takes in place of commands.
+    """
     stand_in.hold(1, 0, 1 << 30)
     server = start()
     release = tmp_path / "release"
@@ -147,7 +159,8 @@ def test_answers_have_exactly_the_fields_that_are_described(
     server.waiting(queued, "fit")
     for run_id in (live, queued):
         is_exactly(server.ask("GET", f"/runs/{run_id}"), shapes.RunAnswer)
-        is_exactly(server.ask("GET", f"/runs/{run_id}/card"), shapes.CardAnswer)
+        card = is_exactly(server.ask("GET", f"/runs/{run_id}/card"), shapes.CardAnswer)
+        assert (card["orders"], "gpu_cancel" in card["html"]) == (["cancel"], False)
     snapshot = is_exactly(server.ask("GET", "/queue?inputs=1"), shapes.QueueAnswer)
     assert snapshot["running"]
     assert snapshot["queued"]

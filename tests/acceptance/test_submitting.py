@@ -144,6 +144,7 @@ def test_a_run_that_ignores_the_first_signal_is_killed(start: Callable[..., Serv
     source = f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('deaf')\n{WAITS}"
     run_id = server.submit("deaf", source)
     until(lambda: "deaf" in server.output(run_id))
+    assert "deaf" in server.run(run_id)["output_tail"]
     answer = server.ask("POST", f"/runs/{run_id}/cancel").json
     assert answer["cancelled"]
     assert "kill" in answer["means"].lower()

@@ -314,12 +314,19 @@ def test_an_allocation_beyond_the_own_cap_is_told_from_a_full_device(
     assert (ended.code, ended.error["ename"]) == (1, "OutOfMemoryError")
 
 
-def test_out_of_memory_on_a_device_without_a_cap_is_a_full_device(cell: CellRun) -> None:
-    """Another device than the capped one has no own cap to hit; a stated cause counts as well."""
+@pytest.mark.parametrize(
+    "words",
+    [NEWER.format(asked="9.00 GiB", gpu=1), "CUDA error: out of memory"],
+    ids=["another device", "no amount"],
+)
+def test_out_of_memory_that_no_cap_explains_is_a_full_device(cell: CellRun, words: str) -> None:
+    """Another device than the capped one has no own cap to hit, and without an amount none is known
+    to have been hit; a stated cause counts as well.
+    """
     cell.source = f"""
         import torch
         try:
-            raise torch.cuda.OutOfMemoryError({NEWER.format(asked="9.00 GiB", gpu=1)!r})
+            raise torch.cuda.OutOfMemoryError({words!r})
         except RuntimeError as error:
             raise ValueError("the evaluation failed") from error
         """
@@ -329,7 +336,9 @@ def test_out_of_memory_on_a_device_without_a_cap_is_a_full_device(cell: CellRun)
 
 
 def test_running_out_of_host_memory_is_told(tmp_path: Path) -> None:
-    """``MemoryError``, NumPy's and torch's own words for it are out of memory on ``ram``."""
+    """``MemoryError``, NumPy's and torch's own words for it are out of memory on ``ram``, and so
+    is a ``MemoryError`` while an output is written.
+    """
     cell = CellRun(tmp_path, "")
     for source in (
         "raise MemoryError",
@@ -344,6 +353,16 @@ def test_running_out_of_host_memory_is_told(tmp_path: Path) -> None:
         assert found == [("ram", "memory_error")], source
     cell.source = "raise RuntimeError('out of memory, so it says')"
     assert cell.run().of("oom") == []
+    cell.source = """
+        class Large:
+            def __reduce__(self):
+                raise MemoryError
+
+        x = Large()
+        """
+    ended = cell.run(outputs=["x"])
+    assert [(o["resource"], o["evidence"]) for o in ended.of("oom")] == [("ram", "memory_error")]
+    assert (ended.code, ended.of("result")) == (1, [])
 
 
 def test_the_real_torch_queues_the_cap_until_cuda_starts(tmp_path: Path) -> None:

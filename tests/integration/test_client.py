@@ -351,7 +351,10 @@ def test_where_no_gate_is_one_is_started(
 def test_a_gate_that_does_not_start_says_why(
     interpreter: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of its log is in the error, as a sentence, as soon as it has failed."""
+    """The end of its log is in the error, as a sentence, as soon as it has failed, and nothing of
+    the attempt stays open here.
+    """
+    held = len(list(Path("/proc/self/fd").iterdir()))
     monkeypatch.setattr(discovery, "FORESTALLED_S", 1e6)
     monkeypatch.setattr(discovery, "START_WAIT_S", 1e6)
     interpreter("echo 'lab.paths.UnsafePath: the path is too long' >&2; exit 3")
@@ -359,6 +362,7 @@ def test_a_gate_that_does_not_start_says_why(
         GateError, match=r"^the gate did not start: the path is too long \(.*gate\.log has more\)$"
     ):
         connect()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= held
 
 
 def test_a_gate_that_was_forestalled_is_no_failure(

@@ -384,3 +384,21 @@ def test_a_listener_that_fails_harms_nobody(hosting: Hosting) -> None:
         assert (await hosted.ask("GET", "/queue"))[0] == 200
 
     hosting(body)
+
+
+def test_a_host_that_cannot_lead_says_why_and_tries_again(
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state directory that cannot be made is told as the fault, until it can be."""
+    (tmp_path / "state").write_text("in the way")
+    monkeypatch.setattr(host_module, "LOOK_S", 0.01)
+
+    async def body(hosted: Hosted) -> None:
+        host = hosted.host
+        assert not host.leads
+        assert str(tmp_path / "state") in host.fault
+        (tmp_path / "state").unlink()
+        await asyncio.wait_for(host.led.wait(), 60)
+        assert (host.leads, host.fault) == (True, "")
+
+    hosting(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.runs import directory
+from jupyter_gpugate.runs import attempts, directory
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import Refused
 from tests.integration.supervised import PATIENCE_S, Gate
@@ -151,6 +152,34 @@ def test_a_start_that_the_gate_refuses_is_tried_again_under_the_next_grant(
         assert side.known(run_id).summary["end"] == "completed"
         assert side.known(run_id).attempt == 1
         assert (await side.output(run_id, 0))["text"] == "ran\n"
+        assert (await side.export(run_id))["output"] == "ran\n"
+
+    served(side, test)
+
+
+def test_a_start_for_which_the_disk_is_full_gives_its_grant_back(
+    gate: GateOfRuns, launcher: Callable[[], Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lasts too long to be tried again leaves the run queued, and its next grant starts it."""
+    side = launcher()
+
+    async def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def test() -> None:
+        run_id, _ = await side.submit(program("pass"))
+        with monkeypatch.context() as broken:
+            broken.setattr(attempts, "begin", full)
+            broken.setattr(attempts, "TRIES_S", 0.0)
+            gate.grant(run_id, fence=1)
+            (declined,) = await until(lambda: gate.all("decline"), "the grant is given back")
+            gate.take_back(1)
+        assert (declined["fence"], declined["end"]) == (1, None)
+        assert "No space left on device" in declined["reason"]
+        assert side.known(run_id).status == "queued"
+        gate.grant(run_id, fence=2)
+        await side.known(run_id).end.wait()
+        assert side.known(run_id).summary["end"] == "completed"
 
     served(side, test)
 
@@ -177,6 +206,47 @@ def test_a_cancel_answers_with_the_end_whoever_writes_it_down(
         await until(lambda: gate.all("withdraw"), "the cancel is under way")
         asyncio.get_running_loop().call_later(0.2, go_on.set)
         assert (await cancel)["end"] == "cancelled"
+
+    served(side, test)
+
+
+def test_a_cancel_does_not_wait_for_a_heartbeat(
+    gate: GateOfRuns, launcher: Callable[[], Launcher]
+) -> None:
+    """A supervisor that need not report for long hears of a cancel all the same, and in time to
+    stop its run by itself.
+    """
+    side = launcher()
+
+    async def test() -> None:
+        gate.replies["heartbeat"] = (200, {"verdict": "continue", "next_in": 30.0})
+        run_id, _ = await side.submit(program("import time; time.sleep(600)"))
+        gate.grant(run_id, fence=1)
+        await until(lambda: gate.all("heartbeat"), "it has reported")
+        answer = await side.cancel(run_id)
+        assert (answer["end"], answer["means"], answer["survivors"]) == ("cancelled", "term", [])
+
+    served(side, test)
+
+
+def test_a_grant_that_meets_a_cancel_is_given_back(
+    gate: GateOfRuns, launcher: Callable[[], Launcher]
+) -> None:
+    """A run that was granted while its user cancels it never starts, and ends as cancelled."""
+    side = launcher()
+
+    async def test() -> None:
+        run_id, _ = await side.submit(program("pass"))
+        gate.replies["withdraw"] = (409, {"error": "state"})  # the grant is on its way
+        cancel = asyncio.ensure_future(side.cancel(run_id))
+        await until(lambda: gate.all("withdraw"), "the cancel is under way")
+        gate.grant(run_id, fence=1)
+        (declined,) = await until(lambda: gate.all("decline"), "the grant is given back")
+        assert (declined["fence"], declined["end"]) == (1, "cancelled")
+        gate.take_back(1)
+        gate.ended = [{"run_id": run_id, "end": "cancelled", "reason": "cancelled"}]
+        assert (await cancel)["end"] == "cancelled"
+        assert gate.all("started") == []
 
     served(side, test)
 
@@ -215,7 +285,8 @@ def test_a_submit_that_the_gate_may_have_heard_is_taken_back(
 
     async def test() -> None:
         gate.replies["request"] = (503, {"message": "the disk is full"})
-        with pytest.raises(Refused, match="the disk is full") as refused:
+        told = "^nothing can be queued now: the disk is full$"
+        with pytest.raises(Refused, match=told) as refused:
             await side.submit(program("pass"))
         assert refused.value.status == 503
         (request,) = gate.all("request")
@@ -275,3 +346,85 @@ def test_what_a_silent_gate_does_not_know_is_asked_for_until_it_answers(
     served(second, wait)
     summary = json.loads((tmp_path / "runs" / runs[0] / "summary.json").read_text())
     assert summary["status"] == "queued"
+
+
+def test_an_end_that_the_gate_has_missed_is_told_again(
+    gate: GateOfRuns, launcher: Callable[[], Launcher]
+) -> None:
+    """A gate that holds a lease of a run that has ended hears the end once more; of a run that
+    nobody knows it hears so.
+    """
+    first, second = launcher(), launcher()
+    runs: list[str] = []
+
+    async def complete() -> None:
+        runs.append((await first.submit(program("pass")))[0])
+        gate.grant(runs[0], fence=1)
+        await first.known(runs[0]).end.wait()
+
+    served(first, complete)
+    gate.messages.clear()
+    gate.replies["register"] = (200, {"unknown": [], "unneeded": [*runs, "nobody"]})
+
+    async def register() -> None:
+        (told,) = gate.all("finished")
+        assert (told["run_id"], told["fence"]) == (runs[0], 1)
+        assert told["end"]["outcome"] == "completed"
+        assert [body["run_id"] for body in gate.all("withdraw")] == ["nobody"]
+
+    served(second, register)
+
+
+def test_a_run_of_another_boot_is_lost_to_the_reboot(
+    gate: GateOfRuns, launcher: Callable[[], Launcher]
+) -> None:
+    """What ran when the machine went down is lost, and its reason is not a killed supervisor."""
+    first, second = launcher(), launcher()
+    runs: list[str] = []
+
+    async def submit() -> None:
+        runs.append((await first.submit(program("pass")))[0])
+        path = first.known(runs[0]).path
+        directory.create_attempt(path, 1, {"attempt": 1, "fence": 1})
+        tree = {"boot_id": "another", "supervisor": [7, 7], "tree": []}
+        (path / "attempts" / "1" / "tree.json").write_text(json.dumps(tree))
+
+    async def adopt() -> None:
+        await second.known(runs[0]).end.wait()
+        assert gate.all("finished")[0]["end"]["reason"] == "reboot"
+        summary = second.known(runs[0]).summary
+        assert (summary["end"], summary["reason"]) == ("lost", "reboot")
+
+    served(first, submit)
+    served(second, adopt)
+
+
+def test_an_end_that_a_full_disk_did_not_take_is_written_later(
+    gate: GateOfRuns,
+    launcher: Callable[[], Launcher],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run has ended for whoever asks, and its summary follows when there is room."""
+    side = launcher()
+    monkeypatch.setattr(attempts, "WRITE_AGAIN_S", 0.01)
+    write = directory.write_summary
+    refused: list[Path] = []
+
+    def full_once(path: Path, summary: Any) -> None:
+        if not refused:
+            refused.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, summary)
+
+    async def test() -> None:
+        run_id, _ = await side.submit(program("pass"))
+        monkeypatch.setattr(directory, "write_summary", full_once)
+        gate.grant(run_id, fence=1)
+        await side.known(run_id).end.wait()
+        assert side.known(run_id).status == "ended"
+        place = tmp_path / "runs" / run_id / "summary.json"
+        await until(lambda: '"ended"' in place.read_text(), "the summary is on the disk")
+
+    served(side, test)
+    assert refused

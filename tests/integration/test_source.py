@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.runs import source
-from tests.integration.cell_process import other_interpreters
+from jupyter_gpugate.runs import source, sources
+from jupyter_gpugate.runs.record import Refused
+from jupyter_gpugate.runs.sources import SourceReader
+from tests.integration.cell_process import PATIENCE_S, other_interpreters
 
 CELL = """\
 from __future__ import annotations
@@ -86,3 +90,46 @@ def test_a_command_of_another_python_is_read_with_its_packages(tmp_path: Path) -
     assert "torch" not in answer["packages"]
     assert "pip" in answer["packages"]
     assert answer["python"].startswith(Path(others[0]).name.removeprefix("python"))
+
+
+def test_an_answer_stands_until_a_file_behind_it_changes(tmp_path: Path) -> None:
+    """What was read is remembered, until a module is edited or a missing one has come."""
+    (tmp_path / "near.py").write_text("x = 1\n")
+    question = {"kind": "cell", "cwd": str(tmp_path), "source": "import near, far", "path": None}
+    reader = SourceReader()
+
+    def read() -> dict[str, Any]:
+        return asyncio.run(reader.read(sys.executable, question, os.environ))
+
+    first = read()
+    assert read() is first
+    (tmp_path / "near.py").write_text("x = 22\n")
+    edited = read()
+    assert edited["source_hash"] != first["source_hash"]
+    (tmp_path / "far.py").write_text("x = 1\n")
+    assert read()["files"] == [str(tmp_path / "far.py"), str(tmp_path / "near.py")]
+
+
+def test_an_interpreter_that_does_not_answer_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever named it is told so, and nothing of the question goes on."""
+    silent = tmp_path / "python"
+    silent.write_text("#!/bin/sh\nexec sleep 600\n")
+    silent.chmod(0o755)
+    started: list[asyncio.subprocess.Process] = []
+    create = asyncio.create_subprocess_exec
+
+    async def kept(*argv: Any, **options: Any) -> asyncio.subprocess.Process:
+        started.append(await create(*argv, **options))
+        return started[-1]
+
+    async def read() -> int:
+        question = {"kind": "cell", "cwd": str(tmp_path), "source": "pass", "path": None}
+        with pytest.raises(Refused, match="does not answer"):
+            await SourceReader().read(str(silent), question, os.environ)
+        return await asyncio.wait_for(started[0].wait(), PATIENCE_S)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", kept)
+    monkeypatch.setattr(sources, "TIMEOUT_S", 0.05)
+    assert asyncio.run(read()) == -signal.SIGKILL

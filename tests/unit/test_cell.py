@@ -147,3 +147,8 @@ def test_parameters_become_numbers_only_where_they_are_written_as_numbers(
     parsed = cell.parsed(text)
     assert parsed == value
     assert type(parsed) is type(value)
+
+
+def test_an_episode_says_which_one_it_is() -> None:
+    """Printed, an episode shows its index."""
+    assert str(cell.Episode(3, lambda _index, _value: None)) == "Episode(3)"

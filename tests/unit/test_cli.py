@@ -161,6 +161,18 @@ def test_a_mistake_in_the_command_line_is_named(
     assert gate.asked == []
 
 
+def test_an_environment_that_is_too_large_is_told_by_its_greatest_variable(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over 1 MB nothing is asked of the gate; the option that is named is the way out."""
+    for number in range(12):
+        monkeypatch.setenv(f"HUGE_{number}", "x" * (number << 14))
+    told = mistake(capsys, "run", "n", "--", "true")
+    assert told.endswith("most of it HUGE_11: add --drop-env HUGE_11\n")
+    assert gate.asked == []
+    assert cli.main(["run", "n", "--drop-env", "HUGE_11", "--", "true"]) == cli.OK
+
+
 def test_what_the_gate_refuses_is_a_sentence_or_a_document(
     gate: GateStandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,6 +199,21 @@ def test_an_interrupt_without_a_terminal_cancels(gate: GateStandIn) -> None:
     assert process.returncode == cli.CANCELLED
     assert len(gate.bodies(f"/runs/{run_id}/cancel")) == 1
     assert "Traceback" not in said
+
+
+def test_whoever_cannot_wait_for_a_cancel_has_cancelled(gate: GateStandIn) -> None:
+    """A command that is ended while its run is being stopped answers like one that saw it end."""
+    gate.on_submit = lambda _body: {}
+    gate.on_cancel = lambda _run_id: {}
+    command = [sys.executable, "-m", "jupyter_gpugate", "run", "n", "--", "true"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL) as process:
+        run_id = gate.wait_for(lambda: next(iter(gate.runs), None))
+        gate.wait_for(lambda: gate.polls(run_id) > 1)
+        process.send_signal(signal.SIGINT)
+        gate.wait_for(lambda: gate.bodies(f"/runs/{run_id}/cancel"))
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+    assert process.returncode == cli.CANCELLED
 
 
 def test_at_a_terminal_one_interrupt_leaves_the_run_alone(gate: GateStandIn) -> None:

@@ -269,6 +269,16 @@ def test_a_torn_outcome_is_lost_and_put_aside(attempt: Path, torn: bytes | None)
     assert len(aside) == (0 if torn is None else 1)
 
 
+def test_an_outcome_that_is_a_link_is_lost(attempt: Path) -> None:
+    """What is no file of the attempt itself is not followed, and is put aside like a torn one."""
+    (attempt / "_DONE").touch()
+    (attempt / "outcome.json").symlink_to("/etc/passwd")
+    found = directory.outcome_of(attempt) or {}
+    assert found["end"]["outcome"] == "lost"
+    assert "is no plain file" in found["end"]["reason"]
+    assert "outcome.json" not in names(attempt)
+
+
 def test_a_tree_counts_only_in_the_boot_it_was_written_in(attempt: Path) -> None:
     """Supervisor and processes are read for this boot, and odd entries among them are left out."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from jupyter_gpugate.server.feed import _way_between, kind_of
+from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.state import GateState
+from jupyter_gpugate.server.feed import Feed, _way_between, kind_of
+from tests.states import NOW, gate, request, sample, start
 
 
 @pytest.mark.parametrize(
@@ -39,3 +46,32 @@ def test_no_step_is_left_out_and_none_invented(passed: str, now: str, way: list[
 def test_a_reason_in_words_is_not_told(reason: str, kind: str) -> None:
     """An event names kinds; a sentence may hold a path and stays with the run."""
     assert kind_of(reason) == kind
+
+
+class Told:
+    """What a feed tells of a gate that a test moves on by hand."""
+
+    def __init__(self, state: GateState) -> None:
+        self._gate = cast(Any, SimpleNamespace(state=state))
+        launcher: Any = SimpleNamespace(find=lambda _run_id: None)
+        self._feed = Feed(self._gate, launcher)
+
+    def after(self, state: GateState) -> list[tuple[str, str]]:
+        """All that has been told once the gate has come to this: of which run, where it stands."""
+        self._gate.state, self._gate.decisions = state, decide(state, sample(), NOW)
+        self._feed.look()
+        answer = asyncio.run(self._feed.since(self._feed.epoch, 0, 0))
+        return [(row["run_id"], row["phase"] or row["status"]) for row in answer["transitions"]]
+
+
+def test_a_run_that_only_waits_on_is_not_told_of_again() -> None:
+    """Who joins the queue is told of; those who stand there as before are not."""
+    told = Told(gate(request("first")))
+    assert told.after(gate(request("first"), request("second"))) == [("second", "queued")]
+
+
+def test_a_run_is_told_of_step_by_step() -> None:
+    """A run that starts between two looks has been granted as well."""
+    waiting = gate(request("run"))
+    told = Told(waiting)
+    assert told.after(start(waiting)) == [("run", "granted"), ("run", "starting")]

@@ -410,7 +410,9 @@ def test_what_the_run_displays_is_displayed_here(
 
 
 def test_detach_gives_a_handle_at_once(notebook: Notebook, gate: GateStandIn) -> None:
-    """The cell ends while the run is queued, and its value is a handle that shows the card."""
+    """The cell ends while the run is queued, and its value is a handle that shows the card: a page
+    keeps it up to date by itself until the run has ended.
+    """
     gate.on_submit = lambda _body: {}
     result = notebook.run("%%gated_eval later --detach\n1")
     run: Any = result.result
@@ -419,6 +421,9 @@ def test_detach_gives_a_handle_at_once(notebook: Notebook, gate: GateStandIn) ->
     bundle = run._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "text/html"}
     assert "waiting in the queue" in bundle["text/plain"]
+    assert "/gpugate/static/live.js" in bundle["text/html"]
+    gate.put(run.run_id, **DONE)
+    assert "<script>" not in run._repr_mimebundle_()["text/html"]
 
 
 # -- interrupts -------------------------------------------------------------------------------
@@ -456,6 +461,27 @@ def test_a_detached_run_never_shows_anything_again(
     gate.put(next(iter(gate.runs)), **DONE)
     assert [t for t in threading.enumerate() if t.name.startswith("gpugate-")] == []
     assert (len(notebook.shown), len(gate.asked)) == (seen, asked)
+
+
+def test_an_interrupt_stops_the_notebook_though_its_run_completes(
+    notebook: Notebook, gate: GateStandIn
+) -> None:
+    """A run that completes while a second interrupt is waited for ends the cell as detached."""
+    gate.on_submit = lambda _body: {}
+    sender = interrupts(lambda: any(gate.polls(run_id) > 1 for run_id in gate.runs))
+
+    def end() -> None:
+        until(lambda: any("interrupt again" in text for text in notebook.texts()))
+        gate.put(next(iter(gate.runs)), **DONE)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    raised = notebook.run("%%gated_eval quick\n1").error_in_exec
+    sender.join()
+    thread.join()
+    assert isinstance(raised, RunDetached)
+    assert "the run completed before the interrupt" in str(raised)
+    assert raised.state["end"] == "completed"
 
 
 def test_a_second_interrupt_cancels_and_waits_for_the_end(

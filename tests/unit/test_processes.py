@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.runs import processes
-from jupyter_gpugate.runs.processes import ProcessName, ended, is_alive, send, start_ticks
+from jupyter_gpugate.runs.processes import ProcessName, ended, is_alive, send, start_ticks, tagged
 from tests.stranger import running, stranger
 
 
@@ -28,7 +28,8 @@ def out_of_descriptors(*_: Any) -> Any:
 
 
 def test_an_end_is_waited_for() -> None:
-    """Waiting ends with the process, and at once for one that is gone."""
+    """Waiting ends with the process, and at once for one that is gone; it leaves nothing open."""
+    held = len(list(Path("/proc/self/fd").iterdir()))
 
     async def wait(process: subprocess.Popen[bytes]) -> None:
         waiting = asyncio.create_task(ended(named(process.pid)))
@@ -41,6 +42,7 @@ def test_an_end_is_waited_for() -> None:
         name = named(process.pid)
         asyncio.run(wait(process))
     asyncio.run(ended(name))
+    assert len(list(Path("/proc/self/fd").iterdir())) <= held
     assert not is_alive(name)
     assert not send(name, signal.SIGTERM)
 
@@ -53,6 +55,20 @@ def test_a_pid_of_another_start_is_another_process() -> None:
         assert not send(other, signal.SIGKILL)
         asyncio.run(ended(other))
         assert is_alive(named(pid))
+
+
+def test_only_processes_with_a_runs_whole_mark_are_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What carries a mark that only begins alike is left alone, and so is what has ended."""
+    run_id = f"of-{os.getpid()}"
+    monkeypatch.setenv("GPUGATE_RUN_ID", run_id)
+    with running(["sleep", "1000"]) as own, running(["sleep", "1000"]) as ended_one:
+        ended_one.kill()
+        os.waitid(os.P_PID, ended_one.pid, os.WEXITED | os.WNOWAIT)
+        monkeypatch.setenv("GPUGATE_RUN_ID", f"{run_id}-more")
+        with running(["sleep", "1000"]):
+            assert tagged(run_id) == [named(own.pid)]
 
 
 @pytest.mark.parametrize("call", ["pidfd_open", "read_bytes"])

@@ -524,6 +524,16 @@ def test_a_command_that_cannot_run_is_told(project: Project, argv: list[str], er
     assert describe_program(project, *argv)["error"] == error
 
 
+def test_what_python_only_warns_of_is_no_mistake(project: Project) -> None:
+    """Where warnings are errors, as in these tests, a cell and a module that earn one are read."""
+    odd, commented = 'x = "\\d"\n', 'x = "\\d"  # a comment\n'
+    write(project.home, {"odd.py": odd})
+    told = project.describe(f"import odd\n{odd}")
+    assert told["syntax_error"] is None
+    write(project.home, {"odd.py": commented})
+    assert project.describe(f"import odd\n{odd}")["source_hash"] == told["source_hash"]
+
+
 def test_a_long_chain_of_operators_is_no_trouble(project: Project) -> None:
     """Generated code as deep as Python itself can read is read."""
     cell = "x = " + " + ".join(["1"] * 500) + "\n"

@@ -157,6 +157,18 @@ def test_outputs_come_by_name_and_by_worker(tmp_path: Path) -> None:
     assert results.load(ended_run(tmp_path, files)) == {"hits": list(range(12)), "loss": 0.5}
 
 
+def test_large_outputs_come_back_from_beside_the_pickle(tmp_path: Path) -> None:
+    """Arrays of several sizes arrive in the notebook with their numbers, each in its place."""
+    state = ended_run(tmp_path, {})
+    sizes = (100_000, 3, 20_001, 50_000)
+    arrays: list[Any] = [np.arange(size, dtype=np.float32) for size in sizes]
+    path = tmp_path / "attempts" / "2" / "result.arrays.0.pickle"
+    cell.write_output(path, arrays)
+    assert path.stat().st_size < 10_000
+    got: Any = results.load(state)["arrays"]
+    assert all(np.array_equal(one, other) for one, other in zip(got, arrays, strict=True))
+
+
 def test_a_run_without_an_attempt_has_no_outputs() -> None:
     """Nothing is looked for where nothing has started."""
     assert results.load({"directory": "/nowhere", "attempt": 0}) == {}
