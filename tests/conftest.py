@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -34,3 +38,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def soaking(pytestconfig: pytest.Config) -> bool:
     """Whether the long form was asked for: more seeds, more kills, the same assertions."""
     return bool(pytestconfig.getoption("--soak"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def apart_from_the_user() -> Iterator[None]:
+    """Keep all that a broken test may leave running from the places of whoever runs the tests."""
+    root = Path(tempfile.mkdtemp(prefix="gg-", dir="/tmp"))  # short, for sockets
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "JUPYTER_DATA_DIR"):
+            place = root / name.lower()
+            place.mkdir(mode=0o700)
+            patch.setenv(name, str(place))
+        yield
+    shutil.rmtree(root, ignore_errors=True)
