@@ -27,6 +27,7 @@ from jupyter_gpugate.gate.clock import boot_id, boot_time
 from jupyter_gpugate.gate.counts import Counts
 from jupyter_gpugate.gate.external import Names
 from jupyter_gpugate.gate.journal import JournalError
+from jupyter_gpugate.gate.pace import Pace
 from jupyter_gpugate.gate.sampling import Sampler
 
 #: Without a beat for so long a tick is taken all the same: what is read has then grown old.
@@ -35,9 +36,6 @@ LONGEST_PAUSE_S = 2.0
 PRUNE_EVERY_S = 3600.0
 KEPT_AGE_S = 30 * 86400.0
 KEPT_ROWS = 200_000
-#: Ticks that events ask for: at once, but in the long run one per this many seconds.
-COALESCE_S = 0.1
-BURST = 5
 #: These call for a tick of their own; beats and presences wait for the next one.
 WAKING = (
     ev.Requested,
@@ -198,15 +196,11 @@ class GateLoop:
     # -- the ticks ------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        tokens, refilled = float(BURST), self.now()
+        pace = Pace()
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), LONGEST_PAUSE_S)
-            tokens = min(BURST, tokens + (self.now() - refilled) / COALESCE_S)
-            refilled = self.now()
-            if tokens < 1:
-                await asyncio.sleep(COALESCE_S)
-            tokens = max(0.0, tokens - 1)
+            await asyncio.sleep(pace.pause(self.now()))
             self._wake.clear()
             try:
                 await self._tick()

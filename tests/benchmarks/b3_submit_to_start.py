@@ -1,9 +1,10 @@
 """B3: from a submit to the first line of the user's code, when the run fits.
 
-The limit is the same supervisor, interpreter and shell started by hand, from a run directory that
-is ready, with a socket that says "go" at once.  Both go in turn, one eval again and again; beside
-them, without a bar, a cell that is edited before each submit, whose source must be read anew, and
-the peers that may be installed (task-spooler, Slurm), which start a plain Python.
+Each begins when the one before it has ended.  The limit is the same supervisor, interpreter and
+shell started by hand, from a run directory that is ready, with a socket that says "go" at once.
+Both go in turn, one eval again and again; beside them, without a bar, a cell that is edited before
+each submit, whose source must be read anew, and the peers that may be installed (task-spooler,
+Slurm), which start a plain Python.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jupyter_gpugate.notebook.client import Client
 from tests.benchmarks.measure import STEADY, WORDS, bar, cpu_ms, fixed_loop, save, spread_of, table
@@ -29,6 +30,9 @@ from tests.served import Places, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+#: Starts a run that writes into a file when it began; what it returns tells when it has ended.
+Job: TypeAlias = "Callable[[Path], Callable[[], bool]]"
 
 RUNS: Final = 200
 MOST_OF_LIMIT: Final = 1.5
@@ -77,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if result["passed"] is False else 0
 
 
-def _measured(jobs: dict[str, Callable[[Path], object]], runs: int) -> dict[str, Any]:
+def _measured(jobs: dict[str, Job], runs: int) -> dict[str, Any]:
     """Times from the call to what the first line of the run wrote, job after job."""
     times: dict[str, list[float]] = {name: [] for name in jobs}
     loops = []
@@ -87,9 +91,10 @@ def _measured(jobs: dict[str, Callable[[Path], object]], runs: int) -> dict[str,
             with tempfile.TemporaryDirectory() as folder:
                 mark = Path(folder, "mark")
                 begun = time.clock_gettime(time.CLOCK_BOOTTIME)
-                job(mark)
+                is_over = job(mark)
                 until(mark.exists, name)
                 times[name].append(1000 * (float(mark.read_text()) - begun))
+                until(is_over, f"{name} has ended")
         del number
     medians = {name: statistics.median(some[2:]) for name, some in times.items()}
     spread = spread_of(loops)
@@ -113,20 +118,23 @@ os.rename(params["mark"] + ".new", params["mark"])
 """
 
 
-def _jobs(places: Places) -> dict[str, Callable[[Path], object]]:
+def _jobs(places: Places) -> dict[str, Job]:
     client = Client(places.socket)
     first = places.root / "first"
     run_id = client.submit(_body("b3", SOURCE, first))["run_id"]
-    until(lambda: (client.run(run_id).body or {}).get("status") == "ended", "the first run ends")
+    until(lambda: _is_over(client, run_id), "the first run ends")
     by_hand = _ByHand(places, run_id)
 
-    def gate(mark: Path) -> None:
-        client.submit(_body("b3", SOURCE, mark))
+    def submitted(body: dict[str, Any]) -> Callable[[], bool]:
+        return partial(_is_over, client, client.submit(body)["run_id"])
 
-    def edited(mark: Path) -> None:
-        client.submit(_body("edited", f"{SOURCE}\n{mark.parent.name!r}\n", mark))
+    def gate(mark: Path) -> Callable[[], bool]:
+        return submitted(_body("b3", SOURCE, mark))
 
-    jobs: dict[str, Callable[[Path], object]] = {
+    def edited(mark: Path) -> Callable[[], bool]:
+        return submitted(_body("edited", f"{SOURCE}\n{mark.parent.name!r}\n", mark))
+
+    jobs: dict[str, Job] = {
         "gate": gate,
         "by hand": by_hand.start,
         "gate, edited": edited,
@@ -137,9 +145,14 @@ def _jobs(places: Places) -> dict[str, Callable[[Path], object]]:
     return jobs
 
 
-def _peer(command: str, mark: Path) -> None:
+def _is_over(client: Client, run_id: str) -> bool:
+    return (client.run(run_id).body or {}).get("status") == "ended"
+
+
+def _peer(command: str, mark: Path) -> Callable[[], bool]:
     code = f"params = {{'mark': {str(mark)!r}}}\n{SOURCE}"
-    subprocess.Popen([command, sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([command, sys.executable, "-c", code], stdout=subprocess.DEVNULL)
+    return lambda: process.poll() is not None
 
 
 def _body(name: str, source: str, mark: Path) -> dict[str, Any]:
@@ -165,7 +178,7 @@ class _ByHand:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self._number = 0
 
-    def start(self, mark: Path) -> None:
+    def start(self, mark: Path) -> Callable[[], bool]:
         self._number += 1
         attempt = self._spare / str(self._number) / "attempts" / "1"
         attempt.mkdir(parents=True)
@@ -181,7 +194,7 @@ class _ByHand:
         (attempt / "episodes").mkdir(exist_ok=True)
         supervisor = [sys.executable, "-I", "-S", str(attempt / "supervisor.py"), str(attempt)]
         process = subprocess.Popen(supervisor, start_new_session=True)
-        threading.Thread(target=process.wait, daemon=True).start()
+        return lambda: process.poll() is not None
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
