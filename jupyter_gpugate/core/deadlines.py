@@ -21,7 +21,7 @@ from jupyter_gpugate.core.state import GateState, Lease
 
 
 def due(state: GateState, sample: Sample, last: Decisions, now: float) -> Iterable[ev.Event]:
-    """The events whose time has come; while the gate has just been away, only what it did not miss.
+    """The events whose time has come; who waited while the gate was away gets a fresh time to live.
 
     ``last`` says what an expired run waited for.
     """

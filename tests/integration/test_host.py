@@ -22,6 +22,7 @@ from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate import failpoints, sampling, socket
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.nvml import Reading
+from jupyter_gpugate.gate.pace import Pace
 from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient, UnixClient
 from jupyter_gpugate.runs.processes import start_ticks
 from jupyter_gpugate.server import host as host_module
@@ -365,6 +366,27 @@ def test_a_sample_that_cannot_be_used_is_told_until_one_can(
             assert told == "ValueError: no such number"
         while (await hosted.ask("GET", "/queue"))[1]["sample_fault"]:
             await hosted.gate.changed(hosted.gate.version, 60)
+
+    hosting(body)
+
+
+def test_every_tick_keeps_the_pace(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many events come, no tick is taken that was not allowed for."""
+    allowed: list[float] = []
+    pause = Pace.pause
+
+    def counted(pace: Pace, now: float) -> float:
+        allowed.append(now)
+        return pause(pace, now)
+
+    monkeypatch.setattr(Pace, "pause", counted)
+
+    async def body(hosted: Hosted) -> None:
+        for _ in range(4):
+            assert (await hosted.ask("POST", "/drain"))[0] == 200
+            assert (await hosted.ask("DELETE", "/drain"))[0] == 200
+        # But for the first one, which is the start itself.
+        assert 8 <= hosted.gate.state.tick - 1 <= len(allowed)
 
     hosting(body)
 

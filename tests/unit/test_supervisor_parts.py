@@ -184,6 +184,7 @@ def test_workers_that_end_together_were_held_together(show: Show) -> None:
     assert meter.peak == 510 * MB
     show({3: reading(300, 310)})
     meter.read([3], 5.0)
+    meter.ended(3, 330 * MB, had_children=False)
     assert meter.peak == 510 * MB
 
 
