@@ -24,8 +24,14 @@ HEARTBEAT_S = 2.0
 LEASE_TTL_S = 15.0
 PRESENCE_S = 10.0
 
-#: Jupyter's, the Hub's, its proxy's and the gate's own tokens: no run ever sees them.
-_TOKENS = re.compile(r"JUPYTERHUB_|JPY_|CONFIGPROXY_|JUPYTER_TOKEN|GPUGATE_TOKEN")
+#: Jupyter's servers and gateways, the Hub, its proxy and the gate begin their variables so.
+_OF_A_SERVER = re.compile(
+    r"(JUPYTER|JUPYTERHUB|JUPYTERLAB|JPY|CONFIGPROXY|KG|EG|GPUGATE)_", re.IGNORECASE
+)
+#: A word of a variable's name that stands for a secret; headers carry an authorization.
+_SECRET = re.compile(
+    r"_(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PWD|KEY|CREDENTIAL|HEADER)S?(_|$)", re.IGNORECASE
+)
 
 T = TypeVar("T")
 Reader = Callable[[Any, str], Any]
@@ -34,8 +40,19 @@ _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 
 
 def is_token(variable: str) -> bool:
-    """Whether an environment variable is a server's own and no business of a run."""
-    return _TOKENS.match(variable) is not None
+    """Whether an environment variable is a secret of a server, which no run may see.
+
+    Names of the user and the server stay: programs of a notebook rely on them.
+    """
+    return _OF_A_SERVER.match(variable) is not None and _SECRET.search(variable) is not None
+
+
+def isolation(environ: Mapping[str, str]) -> list[str]:
+    """Flags with which Python imports nothing but its own library.
+
+    ``-I`` ignores PYTHONHOME too, without which some installations do not find that library.
+    """
+    return ["-s", "-S"] if environ.get("PYTHONHOME") else ["-I", "-S"]
 
 
 class ProtocolError(ValueError):

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -52,7 +53,7 @@ class ReaderProcess:
             stderr=asyncio.subprocess.PIPE,
             limit=LONGEST_LINE_BYTES,
             cwd="/",
-            env={**os.environ, "PYTHONPATH": _import_path()},
+            env={**os.environ, "PYTHONPATH": import_path()},
             start_new_session=True,
         )
         return cls(process, now)
@@ -123,9 +124,11 @@ class ReaderProcess:
             self._errors = (self._errors + chunk)[-LAST_WORDS_BYTES:]
 
 
-def _import_path() -> str:
+def import_path() -> str:
     """Return where this process imports from, its working directory ("") by name."""
-    return os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)
+    entries: Sequence[object] = sys.path  # which people fill with paths and bytes, too
+    kept = [entry for entry in entries if isinstance(entry, str) and "\0" not in entry]
+    return os.pathsep.join(str(Path(entry).absolute()) for entry in kept)
 
 
 def _name(status: int | None) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Optional
 
+from jupyter_gpugate.core.protocol import isolation
 from jupyter_gpugate.notebook.environment import for_a_gate
 from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
 
@@ -37,7 +38,9 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 #: Run by an interpreter of its own: forking this process, with its threads, is not safe.  It ends
 #: as the gate ends, for as long as it is left to watch it.
 _DETACH: Final = """\
-import os, signal, sys
+import sys
+sys.path[:] = sys.path[-3:]  # Python's own library: that alone, also without -I
+import os, signal
 child = os.fork()
 if child:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -211,7 +214,7 @@ def _launch(log: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _DETACH, *gate],
+            [sys.executable, *isolation(environ), "-c", _DETACH, *gate],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=descriptor,

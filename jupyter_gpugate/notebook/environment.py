@@ -11,13 +11,15 @@ from typing import Final, Optional
 
 from jupyter_gpugate.core.protocol import is_token
 
-_OF_A_RUN: Final = re.compile(r"GPUGATE_(RUN_ID|ATTEMPT|WORKERS?)$")
+#: Variables of one run or one kernel, which do not hold for the processes that it starts.
+_OF_A_RUN: Final = re.compile(r"GPUGATE_(RUN_ID|ATTEMPT|WORKERS?|CAPS)$|JPY_SESSION_NAME$")
+_OF_A_KERNEL: Final = frozenset({"JPY_PARENT_PID"})
 _START_TICKS: Final = 19  # counted from the field after the command's closing bracket
 
 
 def for_a_run(environ: Mapping[str, str], dropped: Iterable[str] = ()) -> dict[str, str]:
     """Return the environment of a run: everything but tokens and the names in ``dropped``."""
-    unwanted = set(dropped)
+    unwanted = _OF_A_KERNEL.union(dropped)
     return {
         name: value
         for name, value in environ.items()
@@ -26,7 +28,7 @@ def for_a_run(environ: Mapping[str, str], dropped: Iterable[str] = ()) -> dict[s
 
 
 def for_a_gate(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a gate: no tokens, and no mark of a run it may be started from."""
+    """Return the environment of a gate: no tokens, and no mark of the run or notebook that starts it."""
     return {k: v for k, v in for_a_run(environ).items() if not _OF_A_RUN.match(k)}
 
 

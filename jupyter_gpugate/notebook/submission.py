@@ -34,7 +34,7 @@ def cell(options: Namespace, source: str) -> Body:
         "interpreter": sys.executable,
         # The same function that multiprocessing uses to start its own children.
         "flags": subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined] # noqa: SLF001
-        "path": [entry or os.getcwd() for entry in sys.path],  # noqa: PTH109 - "" means this folder
+        "path": module_path(),
         "episodes": options.episodes,
         "workers": options.workers,
         "outputs": flat(options.output),
@@ -47,6 +47,16 @@ def program(options: Namespace, argv: Sequence[str]) -> Body:
     body["episodes"] = 1
     body["memory_irrelevant"] += flat(options.memory_irrelevant)
     return body
+
+
+def module_path() -> list[str]:
+    """Return the entries of `sys.path` that an import looks at; it passes over whatever is no text.
+
+    An empty entry means the working folder.
+    """
+    entries: Sequence[object] = sys.path
+    kept = [entry for entry in entries if isinstance(entry, str) and "\0" not in entry]
+    return [str(entry) or str(Path.cwd()) for entry in kept]
 
 
 def flat(lists: Sequence[Sequence[str]]) -> list[str]:

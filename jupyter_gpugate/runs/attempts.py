@@ -18,8 +18,10 @@ from jupyter_gpugate.runs.lease_client import LeaseClient
 from jupyter_gpugate.runs.processes import ProcessName, ended, kill_all
 from jupyter_gpugate.runs.record import ACTIVE, ENDED, QUEUED, Record
 from jupyter_gpugate.runs.starting import (
+    KILLED,
     PASSING,
     begin,
+    gone,
     granted_part,
     is_of_another_boot,
     launch_of,
@@ -33,8 +35,6 @@ TRIES_S = 20.0
 TRY_S = 1.0
 #: Outcomes after which the gate queues a run again.
 REQUEUED = frozenset({AttemptOutcome.NOT_STARTED.value, AttemptOutcome.EVICTED.value})
-#: The reason of an attempt whose supervisor is gone without a word, and of which nothing is left.
-KILLED = "its supervisor was killed"
 #: Until a summary that a full disk did not take is written again.
 WRITE_AGAIN_S = 2.0
 
@@ -154,11 +154,12 @@ class Attempts:
         """The supervisor is gone without a word: stop what is left, and say so."""
         known = await asyncio.to_thread(directory.tree_of, record.attempt_path)
         left = await kill_all(record.run_id, [ProcessName(*key) for key in known])
-        rebooted = await asyncio.to_thread(is_of_another_boot, record)
-        reason = "reboot" if rebooted else KILLED
+        how, reason = await asyncio.to_thread(gone, record)
+        if await asyncio.to_thread(is_of_another_boot, record):
+            how, reason = AttemptOutcome.LOST, "reboot"
         if left:
             reason += f"; still there: {', '.join(str(p.pid) for p in left)}"
-        outcome = {"end": to_json(EndReport(AttemptOutcome.LOST, reason)), "kill": None}
+        outcome = {"end": to_json(EndReport(how, reason)), "kill": None}
         write = asyncio.to_thread(directory.write_outcome, record.attempt_path, outcome)
         with suppress(OSError):  # whoever reads the attempt without it finds it lost again
             await self._tasks.unbroken(write)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -14,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.model import Grant
-from jupyter_gpugate.core.protocol import to_json
+from jupyter_gpugate.core.model import AttemptOutcome, Grant
+from jupyter_gpugate.core.protocol import is_token, isolation, to_json
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import Torn, opened
 from jupyter_gpugate.runs.processes import ProcessName, boot_id, is_alive, start_ticks, tagged
@@ -35,6 +36,12 @@ PASSING = frozenset(
         errno.EAGAIN,
     }
 )
+#: The reason of an attempt whose supervisor is gone without a word.
+KILLED = "its supervisor was killed"
+_PYTHONS_LIBRARY = frozenset({"PYTHONHOME", "PYTHONPLATLIBDIR"})
+_LAST_BYTES = 4096
+#: The loader's word on a library of LD_PRELOAD that it cannot find, which ends nothing.
+_IGNORED = re.compile(rb"ERROR: ld\.so: .*: ignored\.$")
 #: What a launch says of its grant, for people to read.
 GRANTED = ("attempt", "devices", "charges", "basis", "caps", "enforcement", "estimate")
 
@@ -91,10 +98,10 @@ def _begin(record: Record, attempt: int, launch: Mapping[str, Any]) -> ProcessNa
     path = directory.create_attempt(record.path, attempt, launch, record.spec.get("source"))
     # The boundary between "asked for" and "alive": the fence in launch.json and the mark in the
     # environment find a supervisor again whose starter died right here.
-    environ = {**_small_environment(), "GPUGATE_RUN_ID": record.run_id}
+    environ = {**_own_environment(os.environ), "GPUGATE_RUN_ID": record.run_id}
     with (path / "supervisor.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(path / "supervisor.py"), str(path)],
+            [sys.executable, *isolation(environ), str(path / "supervisor.py"), str(path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -106,8 +113,14 @@ def _begin(record: Record, attempt: int, launch: Mapping[str, Any]) -> ProcessNa
     return ProcessName(process.pid, start_ticks(process.pid) or 0)
 
 
-def _small_environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "TMPDIR")}
+def _own_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment, without which its interpreter may not start, less tokens.
+
+    The loader reads LD_LIBRARY_PATH and more, and no list of such variables is complete.  Of
+    Python's own only those stay that say where its library is; the others change what it does.
+    """
+    kept = {name: value for name, value in environ.items() if not is_token(name)}
+    return {k: v for k, v in kept.items() if not k.startswith("PYTHON") or k in _PYTHONS_LIBRARY}
 
 
 def _reap_later(process: subprocess.Popen[bytes]) -> None:
@@ -127,6 +140,28 @@ def supervisor_of(record: Record) -> ProcessName | None:
             if mark in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0"):
                 return process
     return None
+
+
+def gone(record: Record) -> tuple[AttemptOutcome, str]:
+    """How the newest attempt ended, whose supervisor is gone and has recorded no end.
+
+    One that never began has run nothing of its user's, so it has failed rather than been lost.
+    """
+    words = _last_words(record.attempt_path / "supervisor.log")
+    if not words:
+        return AttemptOutcome.LOST, KILLED
+    if (record.attempt_path / "tree.json").exists():
+        return AttemptOutcome.LOST, f"its supervisor ended: {words}"
+    return AttemptOutcome.FAILED, f"its supervisor did not start: {words}"
+
+
+def _last_words(log: Path) -> str:
+    """The last line of a log that may say why its writer ended; "" where there is none."""
+    with suppress(OSError), log.open("rb") as written:
+        written.seek(max(0, os.fstat(written.fileno()).st_size - _LAST_BYTES))
+        lines = (line.strip() for line in reversed(written.read().splitlines()))
+        return next((x.decode(errors="replace") for x in lines if x and not _IGNORED.match(x)), "")
+    return ""
 
 
 def is_of_another_boot(record: Record) -> bool:

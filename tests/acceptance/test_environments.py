@@ -238,7 +238,7 @@ def test_what_the_notebook_does_after_the_submit_is_not_seen(
     assert notebook.value("told == ([1], 'before', here)")
 
 
-TOKENS = ("JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN", "JUPYTER_TOKEN")
+TOKENS = ("JUPYTERHUB_API_TOKEN", "JPY_API_TOKEN", "JUPYTER_TOKEN", "JUPYTER_GATEWAY_AUTH_TOKEN")
 KEYS = {"OPENAI_API_KEY": "sk-1", "HF_TOKEN": "hf_1", "WANDB_API_KEY": "w"}
 
 
@@ -246,7 +246,7 @@ def test_the_users_keys_pass_and_jupyters_tokens_do_not(
     places: Places, start: Callable[..., Served]
 ) -> None:
     """A run has the user's own keys, and nothing that opens the server, the Hub or the gate."""
-    opened = UserNotebook(start(**KEYS))
+    opened = UserNotebook(start(**KEYS, JUPYTERHUB_USER="ada"))
     for name in TOKENS:
         opened.run(f"import os\nos.environ[{name!r}] = 'secret-{name}'")
     opened.run(
@@ -255,6 +255,7 @@ def test_the_users_keys_pass_and_jupyters_tokens_do_not(
     )
     seen: dict[str, str] = opened.value("seen")
     assert {name: seen.get(name) for name in KEYS} == {**KEYS, "WANDB_API_KEY": None}
+    assert seen["JUPYTERHUB_USER"] == "ada"
     assert not {name for name in TOKENS if name in seen}
     assert not [name for name, value in seen.items() if "secret-" in value]
     for file in places.runs.rglob("*.json"):

@@ -175,7 +175,8 @@ def test_the_body_describes_this_very_process(
     body = gate.bodies("/runs")[0]
     environment = body["environment"]
     assert (environment["SET_HERE"], environment["WANDB_API_KEY"]) == ("yes", "mine")
-    dropped = {"JPY_SESSION_NAME", "CONFIGPROXY_AUTH_TOKEN", "JUPYTERHUB_API_TOKEN", "NOISE"}
+    assert environment["JPY_SESSION_NAME"] == "/home/a/b.ipynb"
+    dropped = {"CONFIGPROXY_AUTH_TOKEN", "JUPYTERHUB_API_TOKEN", "NOISE"}
     assert not ({"JUPYTER_TOKEN"} | dropped) & set(environment)
     assert body["interpreter"] == sys.executable
     assert body["cwd"] == str(tmp_path)
