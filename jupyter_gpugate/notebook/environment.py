@@ -28,7 +28,7 @@ def for_a_run(environ: Mapping[str, str], dropped: Iterable[str] = ()) -> dict[s
 
 
 def for_a_gate(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a gate: no tokens, and no mark of the run or notebook that starts it."""
+    """Return the environment of a gate: no tokens, no mark of a run or a notebook."""
     return {k: v for k, v in for_a_run(environ).items() if not _OF_A_RUN.match(k)}
 
 

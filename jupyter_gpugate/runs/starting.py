@@ -114,7 +114,7 @@ def _begin(record: Record, attempt: int, launch: Mapping[str, Any]) -> ProcessNa
 
 
 def _own_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """This process's environment, without which its interpreter may not start, less tokens.
+    """Return the environment that this interpreter was started with, less tokens.
 
     The loader reads LD_LIBRARY_PATH and more, and no list of such variables is complete.  Of
     Python's own only those stay that say where its library is; the others change what it does.
