@@ -15,6 +15,9 @@ from jupyter_gpugate.faces.words import Json
 #: Lines of output in the text form; the HTML form scrolls through all that the gate keeps at hand.
 TEXT_LINES: Final = 20
 _TEXT_CHARS: Final = 8 * 1024
+#: Of a row, which may quote what the run itself said, and rows of one kind.
+_ROW_CHARS: Final = 1000
+_MOST_WARNINGS: Final = 50
 _LABEL_WIDTH: Final = 10
 _MEMORY_LABEL: Final = "memory"
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -58,16 +61,17 @@ def bundle(run: Json, note: str = "") -> dict[str, str]:
 
 def title(run: Json) -> str:
     """Say the run's name and where it stands, on one line."""
-    return f"{run.get('name', '?')} · {words.standing(run)}"
+    return f"{run.get('name', '?')} · {words.shortened(words.standing(run), _ROW_CHARS)}"
 
 
 def text(run: Json, note: str = "") -> str:
     """Render the card for a terminal, a log or a saved notebook."""
-    lines = [f"{_visible(title(run))} · {run.get('run_id', '?')}"]
-    lines += [f"  {row.label:<{_LABEL_WIDTH}}{_visible(row.text)}" for row in rows(run)]
+    lines = [f"{words.visible(title(run))} · {run.get('run_id', '?')}"]
+    lines += [f"  {row.label:<{_LABEL_WIDTH}}{words.visible(row.text)}" for row in rows(run)]
     shown = screen.text_lines(str(run.get("output_tail") or "")[-_TEXT_CHARS:])
     if len(shown) > TEXT_LINES:
-        lines.append(f"  output    (the last {TEXT_LINES} lines)")
+        everything = words.whole_output(str(run.get("run_id", "?")))
+        lines.append(f"  output    (the last {TEXT_LINES} lines; all of it: {everything})")
     elif shown:
         lines.append("  output")
     lines += [f"    | {line}" for line in shown[-TEXT_LINES:]]
@@ -86,9 +90,10 @@ def html(run: Json, note: str = "", *, commands: bool = True) -> str:
     shown = rows(run) if commands else _state_rows(run)
     body = "".join(_row_html(row) for row in shown)
     output = screen.html(str(run.get("output_tail") or ""))
+    standing = words.shortened(words.standing(run), _ROW_CHARS)
     parts = [
         f'<div style="{_BOX.format(accent=accent)}">',
-        f"<div><b>{escape(str(run.get('name', '?')))}</b> · {escape(words.standing(run))} ",
+        f"<div><b>{escape(str(run.get('name', '?')))}</b> · {escape(standing)} ",
         f'<code style="float:right;opacity:.7">{escape(str(run.get("run_id", "?")))}</code></div>',
         f'<table style="border:none;margin:2px 0 0">{body}</table>',
         _output_html(output) if output else "",
@@ -134,8 +139,17 @@ def rows(run: Json) -> list[Row]:
 def _state_rows(run: Json) -> list[Row]:
     by_status = {"queued": _queued_rows, "active": _active_rows, "ended": _ended_rows}
     chosen = by_status.get(str(run.get("status")), _queued_rows)
-    warnings = [Row("warning", str(warning)) for warning in run.get("warnings") or ()]
-    return [*chosen(run), *_estimate_rows(run, ended=run.get("status") == "ended"), *warnings]
+    estimates = _estimate_rows(run, ended=run.get("status") == "ended")
+    all_rows = [*chosen(run), *estimates, *_warning_rows(run)]
+    return [row._replace(text=words.shortened(row.text, _ROW_CHARS)) for row in all_rows]
+
+
+def _warning_rows(run: Json) -> Iterator[Row]:
+    warnings = run.get("warnings") or ()
+    for warning in warnings[:_MOST_WARNINGS]:
+        yield Row("warning", str(warning))
+    if len(warnings) > _MOST_WARNINGS:
+        yield Row("warning", f"and {len(warnings) - _MOST_WARNINGS:,} more")
 
 
 def _queued_rows(run: Json) -> Iterator[Row]:
@@ -175,6 +189,8 @@ def _ended_rows(run: Json) -> Iterator[Row]:
     for name, peak in (run.get("peaks") or {}).items():
         charged = f" of {words.mb(charges[name])} charged" if name in charges else ""
         yield Row("peak", f"{words.resource(name, devices)} {words.mb(peak)}{charged}")
+    for advice in words.beyond_hints(run):
+        yield Row("hint", advice)
     if run.get("basis"):
         yield Row("admitted", words.admitted(run["basis"], devices))
     kill: Json = run.get("kill") or {}
@@ -236,11 +252,6 @@ def _stopped(kill: Json) -> str:
     survivors = words.pids(kill.get("survivors") or ())
     left = f"still there: {survivors}" if survivors else "nothing is left"
     return f"{words.stopped_by(kill)}; {left}"
-
-
-def _visible(value: str) -> str:
-    """Text without anything that moves a terminal's cursor."""
-    return "".join(c if c.isprintable() else " " for c in value)
 
 
 def _row_html(row: Row) -> str:

@@ -1,11 +1,15 @@
 """Shows program output as a terminal would: carriage returns, erasing, cursor moves, colours.
 
-What comes out is text or escaped HTML: links, titles and every other control are dropped.
+The result is text or escaped HTML: links, titles and every other control are dropped.  The output
+is not trusted: whatever its escapes ask for, a drawing costs a bounded time and a bounded size.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from html import escape
 from itertools import groupby
 from typing import Final, NamedTuple
@@ -27,6 +31,18 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 #: Mixed with the colour of a page's text, each can be read in its light and in its dark theme.
 _COLOURS: Final = ("#555", "#c33", "#2a7d2a", "#96700a", "#2a5db0", "#a03a9a", "#0a8080", "#888")
 
+#: Cells that escapes of one output may fill or erase beyond those that its text fills.
+_SPARE_CELLS: Final = 4 * TAIL_CHARS
+#: What an empty row below the text counts for among them, and the most rows of one move.
+_ROW_CELLS: Final = 64
+_MOST_ROWS: Final = 1000
+#: Digits of a number that are read: no screen has as many columns.
+_DIGITS: Final = 6
+#: Changes of style in one output; what follows them is shown without any.
+_MOST_SPANS: Final = 4000
+#: Marks on top of one character; browsers take seconds to draw thousands of them.
+_MOST_MARKS: Final = 8
+
 
 class _Style(NamedTuple):
     colour: str = ""
@@ -40,16 +56,18 @@ _Row = list[tuple[str, _Style]]
 def text_lines(output: str) -> list[str]:
     """Return the lines that a terminal would show, without colours."""
     if not _CONTROL.search(output):
-        text = output[-TAIL_CHARS:].rstrip("\n")
+        text = _few_marks(output[-TAIL_CHARS:].rstrip("\n"))
         return [line.rstrip() for line in text.split("\n")] if text else []
-    return ["".join(char for char, _ in row).rstrip() for row in _rendered(output)]
+    rows = ("".join(char for char, _ in row) for row in _rendered(output))
+    return [_few_marks(row).rstrip() for row in rows]
 
 
+@lru_cache(maxsize=8)  # several pages ask for the same output
 def html(output: str) -> str:
     """Return the same lines as escaped HTML, coloured by spans."""
     if not _CONTROL.search(output):
-        return escape(output[-TAIL_CHARS:].rstrip("\n"))
-    return "\n".join(_row_html(row) for row in _rendered(output))
+        return escape(_few_marks(output[-TAIL_CHARS:].rstrip("\n")))
+    return "\n".join(_rows_html(_rendered(output)))
 
 
 def _rendered(output: str) -> list[_Row]:
@@ -75,10 +93,13 @@ class _Screen:
         self._line = 0
         self._column = 0
         self._style = _PLAIN
+        self._spare = _SPARE_CELLS
 
     def write(self, text: str) -> None:
         row = self.rows[self._line]
-        row.extend((" ", _PLAIN) for _ in range(self._column - len(row)))
+        if self._column > len(row):
+            row.extend([(" ", _PLAIN)] * self._spend(self._column - len(row)))
+            self._column = min(self._column, len(row))
         row[self._column : self._column + len(text)] = [(char, self._style) for char in text]
         self._column += len(text)
 
@@ -88,10 +109,12 @@ class _Screen:
             return
         self._column = 0
         if char == "\n":
-            self._down(1)
+            self._line += 1
+            if self._line == len(self.rows):
+                self.rows.append([])
 
     def control(self, letter: str, params: str) -> None:
-        numbers = [int(part) if part.isdigit() else 0 for part in params.split(";")]
+        numbers = [_number(part) for part in params.split(";")]
         count = max(1, numbers[0])
         if letter == "m":
             self._style = _restyled(self._style, numbers)
@@ -109,17 +132,33 @@ class _Screen:
             self._column = 0
 
     def _down(self, count: int) -> None:
-        self._line += min(count, 1000)
-        self.rows.extend([] for _ in range(self._line + 1 - len(self.rows)))
+        """Move down, below the last row only while there are cells to spare."""
+        below = self._line + min(count, _MOST_ROWS)
+        missing = below + 1 - len(self.rows)
+        if missing > 0:
+            self.rows.extend([] for _ in range(self._spend(missing * _ROW_CELLS) // _ROW_CELLS))
+        self._line = min(below, len(self.rows) - 1)
 
     def _erase_in_line(self, how: int) -> None:
         row = self.rows[self._line]
         if how == 0:
             del row[self._column :]
         elif how == 1:
-            row[: self._column + 1] = [(" ", _PLAIN)] * min(len(row), self._column + 1)
+            count = self._spend(min(len(row), self._column + 1))
+            row[:count] = [(" ", _PLAIN)] * count
         else:
             row.clear()
+
+    def _spend(self, cells: int) -> int:
+        """Take cells off those to spare; return how many there were."""
+        granted = min(cells, self._spare)
+        self._spare -= granted
+        return granted
+
+
+def _number(digits: str) -> int:
+    """Read a parameter; any number too large for a screen stands for all of them."""
+    return int(digits.lstrip("0")[:_DIGITS] or 0) if digits.isdigit() else 0
 
 
 def _restyled(style: _Style, codes: list[int]) -> _Style:
@@ -139,11 +178,33 @@ def _restyled(style: _Style, codes: list[int]) -> _Style:
     return style
 
 
-def _row_html(row: _Row) -> str:
-    parts = []
-    for style, cells in groupby(row, key=lambda cell: cell[1]):
-        text = escape("".join(char for char, _ in cells))
-        mixed = f"color:color-mix(in srgb,{style.colour} 60%,currentColor);"
-        css = (mixed if style.colour else "") + ("font-weight:bold;" if style.bold else "")
-        parts.append(f'<span style="{css}">{text}</span>' if css else text)
-    return "".join(parts).rstrip()
+def _rows_html(rows: Iterable[_Row]) -> Iterator[str]:
+    spans = 0
+    for row in rows:
+        parts = []
+        for style, cells in groupby(_few_marks_in(row), key=lambda cell: cell[1]):
+            text = escape("".join(char for char, _ in cells))
+            mixed = f"color:color-mix(in srgb,{style.colour} 60%,currentColor);"
+            css = (mixed if style.colour else "") + ("font-weight:bold;" if style.bold else "")
+            spans += bool(css)
+            shown = css and spans <= _MOST_SPANS
+            parts.append(f'<span style="{css}">{text}</span>' if shown else text)
+        yield "".join(parts).rstrip()
+
+
+def _few_marks(text: str) -> str:
+    """Drop the marks beyond those that any script needs on one character."""
+    return text if text.isascii() else "".join(text[at] for at in _kept(text))
+
+
+def _few_marks_in(row: _Row) -> _Row:
+    text = "".join(char for char, _ in row)
+    return row if text.isascii() else [row[at] for at in _kept(text)]
+
+
+def _kept(text: str) -> Iterator[int]:
+    marks = 0
+    for at, char in enumerate(text):
+        marks = marks + 1 if unicodedata.category(char).startswith("M") else 0
+        if marks <= _MOST_MARKS:
+            yield at

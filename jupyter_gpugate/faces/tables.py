@@ -16,6 +16,7 @@ Table = Sequence[Sequence[str]]
 MOST_WORKERS: Final = 64
 #: A cell this short is a number with its unit, and is not broken into two lines.
 _SHORT: Final = 24
+_MOST_CHARS: Final = 500
 _CELL: Final = "text-align:left;vertical-align:top;padding:0 14px 0 0"
 
 
@@ -124,13 +125,15 @@ def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:
 
 def text(parts: Sequence[tuple[str, Table]]) -> str:
     """Headings and aligned columns."""
-    return "\n".join(line for heading, table in parts for line in (heading, *_aligned(table)))
+    return "\n".join(
+        line for heading, table in parts for line in (_one_line(heading), *_aligned(table))
+    )
 
 
 def html(parts: Sequence[tuple[str, Table]]) -> str:
     """Headings and tables; every word is escaped."""
     return "".join(
-        f'<div style="margin-top:6px"><b>{escape(heading)}</b></div>'
+        f'<div style="margin-top:6px"><b>{escape(_short(heading))}</b></div>'
         + (_html_table(table) if table else "")
         for heading, table in parts
     )
@@ -289,19 +292,26 @@ def _total(total: object) -> str:
 
 
 def _aligned(table: Table) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*table)]
-    for row in table:
-        cells = (_one_line(cell).ljust(width) for cell, width in zip(row, widths))
+    rows = [[_one_line(cell) for cell in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths))
         yield "  " + "  ".join(cells).rstrip()
 
 
 def _cell(text: str) -> str:
+    text = _short(text)
     style = f"{_CELL};white-space:nowrap" if len(text) <= _SHORT else _CELL
     return f'<td style="{style}">{escape(text)}</td>'
 
 
 def _one_line(cell: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in cell)
+    return words.visible(_short(cell))
+
+
+def _short(text: str) -> str:
+    # Commands and faults come from elsewhere, and may be of any length.
+    return words.shortened(text, _MOST_CHARS)
 
 
 def _html_table(table: Table) -> str:

@@ -9,6 +9,8 @@ from typing import Any, Final, Optional
 Json = Mapping[str, Any]
 
 _MB: Final = 1 << 20
+#: To whose multiple a better hint is rounded up.
+_HINT_STEP: Final = 64 * _MB
 _PHASES: Final = {
     "granted": "admitted, about to start",
     "starting": "starting",
@@ -89,6 +91,43 @@ def admitted(basis: Json, devices: Iterable[Json]) -> str:
         by_basis.setdefault(str(rung), []).append(resource(name, known))
     parts = [f"{' and '.join(r)} {_BASES.get(rung, rung)}" for rung, r in by_basis.items()]
     return "; ".join(parts)
+
+
+def whole_output(run_id: str) -> str:
+    """Return the call that gives all that a run has printed."""
+    return f'jupyter_gpugate.get("{run_id}").output()'
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most about ``most`` characters, which says how many are left out."""
+    left_out = len(text) - most
+    return text if left_out <= 0 else f"{text[:most]}… ({left_out:,} more characters)"
+
+
+def visible(text: str) -> str:
+    """Return one line of text without anything that moves a terminal's cursor."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def beyond_hints(run: Json) -> Iterator[str]:
+    """Say for each of the author's hints that the run held more, and what to raise it to."""
+    devices = list(run.get("devices") or ())
+    peaks: Json = run.get("peaks") or {}
+    for term_ in (run.get("estimate") or {}).get("terms") or ():
+        if term_.get("origin") != "hint" or term_.get("need_bytes") is None:
+            continue
+        hint = term_["need_bytes"] - int(term_.get("margin_bytes") or 0)
+        on_ram = term_.get("resource") == "ram"
+        held = {name: peak for name, peak in peaks.items() if (name == "ram") == on_ram}
+        name = max(held, key=held.__getitem__, default="")
+        if name and held[name] > hint:
+            # Peaks of equal runs differ by a few percent.
+            better = math.ceil(held[name] * 1.05 / _HINT_STEP) * (_HINT_STEP // _MB)
+            option = f"{'--hint-ram' if on_ram else '--hint-vram'} {better}MB"
+            yield (
+                f"{resource(name, devices)} {mb(held[name])} is more than your hint of {mb(hint)}: "
+                f"raise it to {option}"
+            )
 
 
 def why(reason: Json) -> str:

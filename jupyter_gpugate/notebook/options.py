@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
@@ -140,13 +140,10 @@ RUN_OPTIONS: Final = (
         "--class",
         dest="job_class",
         choices=CLASSES,
-        help="urgent, high, normal (the default) or batch; recorded; has no effect yet",
+        help=SUPPRESS,
     ),
-    _option(
-        "--evictable",
-        action="store_true",
-        help="may be stopped to make room, and resumed; recorded; has no effect yet",
-    ),
+    # Recorded, like the class: help offers neither before it has an effect.
+    _option("--evictable", action="store_true", help=SUPPRESS),
     _option("--exclusive", action="store_true", help="wants its GPU to itself"),
     _option("--max-wait", type=duration, metavar="TIME", help="give up when not started by then"),
     _option("--time-limit", type=duration, metavar="TIME", help="stop the run after this long"),

@@ -7,13 +7,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any, Optional
+from typing import Any, Final, Optional
 
 from jupyter_gpugate.faces import card, words
 from jupyter_gpugate.notebook import discovery, results
 from jupyter_gpugate.notebook.client import Client, connect
 from jupyter_gpugate.notebook.errors import GateError, GateUnreachable, RunCancelled, RunFailed
 from jupyter_gpugate.notebook.following import Follower, State
+
+_MESSAGE_CHARS: Final = 2000
 
 
 class Explanation(str):
@@ -160,4 +162,6 @@ def raise_for_end(state: Mapping[str, Any]) -> None:
     # An exception's words may have many lines: the first says what it is, the traceback has all.
     evalue = str(error.get("evalue") or "").strip().partition("\n")[0]
     last = [str(word) for word in (error.get("ename"), evalue) if word]
-    raise RunFailed(": ".join([f"{who} {words.ended(state)}", *last]), state)
+    advice = list(words.beyond_hints(state))
+    said = ": ".join([f"{who} {words.ended(state)}", *last])
+    raise RunFailed("; ".join([words.shortened(said, _MESSAGE_CHARS), *advice]), state)

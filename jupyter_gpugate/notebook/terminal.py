@@ -86,6 +86,7 @@ class Progress:
         self._seen: Optional[tuple[object, ...]] = None
         self._said = ""
         self._said_at = 0.0
+        self._advised = False
 
     def show(self, state: State, note: str) -> None:
         """Say the state, or the note in its place."""
@@ -106,6 +107,10 @@ class Progress:
             if warning not in self._warned:
                 self._warned.add(warning)
                 say(f"warning: {warning}")
+        if state.get("status") == "ended" and not self._advised:
+            self._advised = True
+            for advice in words.beyond_hints(state):
+                say(advice)
 
 
 def warn_of_lost_input() -> None:
@@ -123,9 +128,13 @@ def warn_of_lost_input() -> None:
 
 
 def say(line: str) -> None:
-    """Print to stderr; a terminal that is gone is no reason to fail."""
+    """Print to stderr; a terminal that is gone is no reason to fail.
+
+    Warnings and reasons may quote what a run said: none of it may act on the terminal.
+    """
+    shown = "\n".join(map(words.visible, line.split("\n")))
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"{line}\n")
+        sys.stderr.write(f"{shown}\n")
         sys.stderr.flush()
 
 

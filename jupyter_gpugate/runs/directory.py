@@ -36,7 +36,7 @@ ABANDONED_S: Final = 3600.0
 _STAGED: Final = re.compile(r"[^\W\d]\w*(\.buffers|\.pickle)")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 _GONE: Final = re.compile(rb"\[gpugate: the first ([0-9]+) bytes are gone\]\n")
-_EARLIER: Final = "[what was written before is in .output() of the run's handle]\n"
+_EARLIER: Final = '[earlier lines: jupyter_gpugate.get("{}").output()]\n'
 _HERE: Final = Path(__file__).parent
 
 
@@ -286,10 +286,13 @@ def read_output(
 
 def output_tail(attempt: Path) -> str:
     """Return the end of an attempt's output, from the beginning of a line on."""
-    text, end = read_output(attempt, limit=OUTPUT_TAIL_BYTES - len(_EARLIER))
-    if end == len(text.encode()) or "\n" not in text:
+    earlier = _EARLIER.format(attempt.parents[1].name)
+    limit = OUTPUT_TAIL_BYTES - len(earlier)
+    text, end = read_output(attempt, limit=limit)
+    if end <= limit:
         return text
-    return _EARLIER + text.partition("\n")[2]
+    first, _, rest = text.partition("\n")
+    return earlier + (rest or first)
 
 
 # -- at start-up -----------------------------------------------------------------------------------

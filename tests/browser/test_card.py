@@ -45,6 +45,7 @@ def test_cancel_works_while_the_cell_runs(notebook: Opened, lab: Served, face: s
     page.order(1, "cancel").click()
     expect(page.order(1, "cancel")).to_have_text("Really stop it?")
     assert lab.run(run_id)["status"] == "active"
+    expect(page.order(1, "cancel")).to_have_attribute("data-armed", "")
     page.order(1, "cancel").press("Enter")
     page.says(1, "RunCancelled")
     page.idle()
@@ -124,7 +125,7 @@ def test_a_long_output_shows_its_end(notebook: Opened) -> None:
     assert box.evaluate(BEYOND) <= 0
     assert box.evaluate("box => box.scrollHeight > 2 * box.clientHeight")
     lines = page.output(1).locator("pre").first.inner_text().splitlines()
-    assert lines[0] == "[what was written before is in .output() of the run's handle]"
+    assert lines[0] == f'[earlier lines: jupyter_gpugate.get("{page.run_id(1)}").output()]'
     assert lines[1].startswith("line ")
 
 
@@ -189,7 +190,7 @@ def test_the_panel_stays_live_while_the_kernel_is_busy(
     lab.active(run_id)
     row.get_by_text("running").wait_for()
     row.get_by_role("button").click()
-    expect(row.get_by_role("button")).to_have_text("Really stop it?")
+    expect(row.get_by_role("button")).to_have_attribute("data-armed", "")
     row.get_by_role("button").click()
     page.says(1, "no run is live and none is waiting")
     assert lab.ended(run_id)["end"] == "cancelled"

@@ -22,7 +22,7 @@ def test_a_hubs_page_is_live_and_obeyed(notebook: Callable[..., Notebook], lab: 
     run_id = page.run_id(2)
     row = page.output(1).locator("tr", has_text=run_id)
     row.locator("button", has_text="Cancel").click()
-    row.locator("button", has_text="Really stop it?").click()
+    row.locator("button[data-armed]", has_text="Really stop it?").click()
     page.says(2, "RunCancelled")
     assert lab.ended(run_id)["end"] == "cancelled"
     assert page.complaints == []

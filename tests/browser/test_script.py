@@ -148,6 +148,26 @@ def test_many_cards_leave_the_browser_lines_for_the_notebook(opened: Opened) -> 
     assert page.most_held == 2
 
 
+@pytest.mark.parametrize("kind", ["card", "panel"])
+def test_a_press_right_after_another_answers_no_question(opened: Opened, kind: str) -> None:
+    """A double click, or a key that is held, raises the question and never answers it; a press
+    after a moment does, on the card and on the panel.
+    """
+    page = opened()
+    page.card("r1", "at work", "active", "cancel")
+    page.panel(snapshot("r1"), r1="active")
+    place = page.show(kind, "one", "r1")
+    cancel = place.get_by_role("button")
+    cancel.wait_for()
+    # All presses in one turn of the page's loop, as close as any can be.
+    cancel.evaluate("button => { for (let n = 0; n < 30; n++) button.click(); }")
+    expect(cancel).to_have_text("Really stop it?")
+    expect(cancel).to_have_attribute("data-armed", "")
+    assert page.orders == []
+    cancel.click()
+    page.until(lambda: page.orders, "the page cancels")
+
+
 def test_an_output_that_was_cleared_is_let_go(opened: Opened) -> None:
     """The page's memory does not keep a card that is shown nowhere any more."""
     page = opened()

@@ -236,6 +236,70 @@ def test_whatever_a_run_says_stays_text() -> None:
         assert all(char.isprintable() or char == "\n" for char in text)
 
 
+def test_a_card_stays_small_whatever_its_run_says() -> None:
+    """Errors, reasons and warnings of any size and number are cut, and the cut is said."""
+    flood = "x" * 5_000_000
+    state = running(
+        name=flood[:64],
+        error={"ename": "E", "evalue": flood},
+        warnings=[f"{n} {flood}" for n in range(300)],
+        exit_reason=flood,
+        reasons=[{"message": flood}],
+        output_tail=flood,
+    )
+    for status in ("queued", "active", "ended"):
+        shown = {**state, "status": status, "end": "failed"}
+        text, page = both(shown)
+        assert len(card.html(shown)) < 500_000
+        for said in (text, page):
+            assert len(said) < 200_000
+            assert "and 250 more" in said
+            assert "more characters" in said
+
+
+def hinted(**peaks: int) -> dict[str, Any]:
+    """Return the state of a run with hints of 2,048 MB of GPU memory and 20 MB of RAM."""
+    terms = [
+        {"resource": "vram", "origin": "hint", "need_bytes": 2304 * MB, "margin_bytes": 256 * MB},
+        {"resource": "ram", "origin": "hint", "need_bytes": 276 * MB, "margin_bytes": 256 * MB},
+    ]
+    held = {"GPU-1" if name == "gpu" else name: peak * MB for name, peak in peaks.items()}
+    return running(status="ended", end="completed", peaks=held, estimate={"terms": terms})
+
+
+@pytest.mark.parametrize(
+    ("peaks", "advice"),
+    [
+        ({"gpu": 2048, "ram": 20}, []),
+        (
+            {"ram": 926},
+            ["RAM 926 MB is more than your hint of 20 MB: raise it to --hint-ram 1024MB"],
+        ),
+        (
+            {"gpu": 3000, "ram": 10},
+            ["GPU 0 3,000 MB is more than your hint of 2,048 MB: raise it to --hint-vram 3200MB"],
+        ),
+    ],
+)
+def test_a_run_that_held_more_than_its_hint_says_so(
+    peaks: dict[str, int], advice: list[str]
+) -> None:
+    """The card names a hint that was too low and what to raise it to, and is silent otherwise."""
+    state = hinted(**peaks)
+    assert list(words.beyond_hints(state)) == advice
+    for shown in both(state):
+        assert ("more than your hint" in shown) == bool(advice)
+        assert all(line in shown for line in advice)
+
+
+def test_the_end_of_a_long_output_names_the_call_that_gives_all_of_it() -> None:
+    """A card that shows the last lines says so, and how to get the others."""
+    lines = "".join(f"line {n}\n" for n in range(30))
+    call = 'jupyter_gpugate.get("20261129-143600-abcde").output()'
+    assert f"(the last 20 lines; all of it: {call})" in card.text(running(output_tail=lines))
+    assert call not in card.text(running(output_tail="short\n"))
+
+
 def test_a_card_of_almost_nothing_is_still_a_card() -> None:
     """An answer with gaps, as another version may give, is shown as far as it goes."""
     for status in (None, "queued", "active", "ended"):

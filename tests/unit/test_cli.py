@@ -290,6 +290,38 @@ def test_what_a_run_is_warned_of_is_said_once(
     assert capsys.readouterr().err.count("warning: a hint in vain") == 1
 
 
+def test_nothing_that_a_run_said_acts_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Reasons and warnings that carry controls are shown without them, line by line."""
+    hostile = "\x1b]0;taken\x07\x1b[2J\x9b31m"
+    ended = {"run_id": "r", "status": "ended", "end": "failed", "exit_reason": hostile}
+    terminal.Progress().show({**ended, "warnings": [f"a hint in vain{hostile}"]}, "")
+    shown = capsys.readouterr().err
+    assert "a hint in vain" in shown
+    assert all(line.isprintable() for line in shown.splitlines())
+
+
+def test_a_hint_that_was_too_low_is_told_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    """The terminal says once what to raise a hint to, when the run that held more has ended."""
+    term = {"resource": "ram", "origin": "hint", "need_bytes": 276 << 20, "margin_bytes": 256 << 20}
+    state = {"run_id": "r", "peaks": {"ram": 926 << 20}, "estimate": {"terms": [term]}}
+    progress = terminal.Progress()
+    progress.show({**state, "status": "active", "phase": "running"}, "")
+    assert "hint" not in capsys.readouterr().err
+    for _ in range(2):
+        progress.show({**state, "status": "ended", "end": "completed"}, "")
+    assert capsys.readouterr().err.count("raise it to --hint-ram 1024MB") == 1
+
+
+def test_help_offers_no_option_that_has_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    """An option that is only recorded is accepted and not offered."""
+    with pytest.raises(SystemExit):
+        cli.main(["run", "--help"])
+    shown = capsys.readouterr().out
+    assert "--exclusive" in shown
+    assert "--class" not in shown
+    assert "--evictable" not in shown
+
+
 @pytest.mark.usefixtures("gate")
 @pytest.mark.parametrize(("offered", "warns"), [("data\n", True), ("", False)])
 def test_input_that_is_lost_is_warned_of(tmp_path: Path, offered: str, warns: bool) -> None:

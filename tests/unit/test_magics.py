@@ -648,7 +648,10 @@ def test_a_magic_tells_how_it_is_used(
 ) -> None:
     """Asked for help, a magic shows its own way of being written, and does nothing else."""
     assert notebook.run(source).success
-    assert usage in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert usage in shown
+    assert "--class" not in shown
+    assert "--evictable" not in shown
 
 
 def test_unloading_takes_the_magics_back(notebook: Notebook) -> None:

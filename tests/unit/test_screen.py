@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from jupyter_gpugate.faces import screen
@@ -52,6 +54,46 @@ def test_only_the_end_of_a_long_output_is_rendered() -> None:
     assert len(lines[0]) < screen.TAIL_CHARS
 
 
-def test_a_cursor_far_below_does_not_cost_a_screen_of_that_height() -> None:
-    """One escape sequence cannot make a page of a billion lines."""
-    assert len(screen.text_lines("\x1b[999999999Bx")) <= 1001
+#: Escapes that ask for far more than their own length, each repeated to a whole output.
+FLOODS = {
+    "a column far to the right": "\x1b[30000000Gx",
+    "columns of many rows": "\x1b[60000Gx\n",
+    "rows far below": "\x1b[1000B",
+    "next lines": "\x1b[999999999E.",
+    "down from the end of a long row": "x" * 30_000 + "\x1b[Bx" * 7_000,
+    "erase to the left of a long row": "x" * 30_000 + "\x1b[1K" * 8_000,
+    "more digits than are read": "\x1b[" + "9" * 5000 + "mx",
+    "more digits of a column": "\x1b[" + "9" * 5000 + "Gx",
+    "many parameters": "\x1b[" + "1;31;" * 12_000 + "mx",
+    "a colour for each character": "".join(f"\x1b[3{n % 7 + 1}mx" for n in range(10_000)),
+    "marks on one character": "e" + "\u0301\u20dd" * 30_000,
+    "marks parted by controls": "e" + "\u0301\x00" * 30_000,
+    "marks of many colours": "e" + "\x1b[31m\u0301\x1b[32m\u0301" * 5_000,
+    "marks on a wide character": "字" + "\u0e49" * 60_000,
+    "an escape without an end": "\x1b[" + "1" * 60_000,
+}
+
+
+@pytest.mark.parametrize("written", FLOODS.values(), ids=FLOODS.keys())
+def test_no_output_costs_much_more_than_its_length(written: str) -> None:
+    """Whatever the escapes ask for, the page and the memory that it takes stay small."""
+    output = written * (screen.TAIL_CHARS // len(written) + 1)
+    cells = screen._rendered(output)
+    lines, page = screen.text_lines(output), screen.html.__wrapped__(output)
+    assert sum(map(len, cells)) + len(cells) < 8 * screen.TAIL_CHARS
+    assert len(page) < 16 * screen.TAIL_CHARS
+    seen = re.sub("<[^>]*>", "", page)
+    assert not any(re.search("[\u0301\u20dd\u0e49]{9}", line) for line in (*lines, seen))
+
+
+@pytest.mark.parametrize("written", FLOODS.values(), ids=FLOODS.keys())
+def test_what_comes_after_a_flood_is_still_shown(written: str) -> None:
+    """An output that asked for too much loses its layout, never its last words."""
+    assert screen.text_lines(f"{written}\x1b[m\nthe last words")[-1] == "the last words"
+
+
+def test_marks_that_scripts_need_are_kept() -> None:
+    """A character with a few marks is shown with all of them."""
+    word = "n\u0303 \u0e01\u0e49\u0e33 o\u0302\u0323"
+    assert screen.text_lines(f"\x1b[1m{word}") == [word]
+    assert word in screen.html(word)

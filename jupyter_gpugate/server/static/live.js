@@ -7,6 +7,7 @@ const LOST_MS = 60_000; // a question that is still not answered never will be
 const PACE_MS = 700; // between two answers shown, where there is little to ask about
 const AWAY_MS = 10_000; // the longest pause while the server does not answer
 const SURE_MS = 4_000; // how long a second press counts as meant
+const CALM_MS = 500; // without a press, before one does: a double click or a held key is no answer
 // A browser keeps six lines to one server, for all its pages together.  Questions that wait for news
 // keep no more than these busy; whatever finds them taken asks without waiting.  The more there is to
 // ask about, the less often each is asked about.
@@ -152,7 +153,8 @@ function sayProblem(element, problem, told) {
   element.dataset.away = problem === null ? "" : "yes";
 }
 
-/** A button that does `act` when pressed; one that destroys work wants a second press. */
+/** A button that does `act` when pressed; one that destroys work asks first, and takes for an answer
+ * only a press that follows no other closely. */
 function button(label, sure, title, act) {
   const made = document.createElement("button");
   made.type = "button";
@@ -163,18 +165,30 @@ function button(label, sure, title, act) {
     "margin:4px 8px 4px 0;padding:2px 10px;font-size:13px;cursor:pointer;border-radius:3px;" +
     "border:1px solid var(--jp-border-color1,#8886);" +
     "background:var(--jp-layout-color2,#eee);color:var(--jp-ui-font-color1,#222)";
-  let meant = !sure;
+  let asked = false;
+  let armed = !sure;
+  let calm = 0;
+  const ask = () => {
+    asked = true;
+    made.textContent = sure;
+    made.dataset.sure = "";
+    setTimeout(() => {
+      clearTimeout(calm);
+      asked = armed = false;
+      delete made.dataset.sure;
+      delete made.dataset.armed;
+      if (!made.disabled) made.textContent = label;
+    }, SURE_MS);
+  };
   made.addEventListener("click", async (event) => {
     event.stopPropagation();
-    if (!meant) {
-      meant = true;
-      made.textContent = sure;
-      made.dataset.sure = "";
-      setTimeout(() => {
-        meant = false;
-        delete made.dataset.sure;
-        if (!made.disabled) made.textContent = label;
-      }, SURE_MS);
+    if (!armed) {
+      if (!asked) ask();
+      clearTimeout(calm);
+      calm = setTimeout(() => {
+        armed = true;
+        made.dataset.armed = "";
+      }, CALM_MS);
       return;
     }
     made.disabled = true;
