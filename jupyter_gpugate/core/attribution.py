@@ -74,10 +74,10 @@ def attribute(  # noqa: PLR0917 - the sources that a share can rest on
 
 def _used(reading: DeviceReading) -> Optional[int]:
     """Return what a device has in use; None for no resource, and for impossible numbers."""
-    device, used = reading.device, reading.used_bytes
-    if device.mig_enabled or device.unified or used is None:
+    device = reading.device
+    if device.mig_enabled or device.unified or reading.contradiction:
         return None
-    return used if 0 <= used <= device.total_bytes and device.total_bytes > 0 else None
+    return reading.used_bytes
 
 
 class _Shares:

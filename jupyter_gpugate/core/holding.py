@@ -61,7 +61,8 @@ def readable_devices(sample: Sample) -> Iterable[DeviceReading]:
     """The devices of a sample that are a resource and could be read."""
     for reading in sample.devices:
         device = reading.device
-        if reading.free_bytes is not None and not device.mig_enabled and not device.unified:
+        readable = reading.free_bytes is not None and not reading.contradiction
+        if readable and not device.mig_enabled and not device.unified:
             yield reading
 
 

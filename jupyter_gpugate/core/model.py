@@ -170,6 +170,19 @@ class DeviceReading:
             return None
         return self.device.total_bytes - self.free_bytes - (self.driver_reserved_bytes or 0)
 
+    @property
+    def contradiction(self) -> str:
+        """Why the numbers cannot all be true; empty where they can."""
+        used, total = self.used_bytes, self.device.total_bytes
+        if used is None or self.device.mig_enabled or self.device.unified:
+            return ""
+        if total > 0 and 0 <= used <= total and 0 <= (self.free_bytes or 0) <= total:
+            return ""
+        return (
+            f"its numbers contradict each other: {self.free_bytes} bytes free and "
+            f"{self.driver_reserved_bytes or 0} kept by the driver, of {total}"
+        )
+
 
 @dataclass(frozen=True)
 class RamReading:
@@ -196,6 +209,7 @@ class ReaderHealth:
     taken_at: Optional[float]
     fault: Optional[Fault] = None
     detail: Mapping[str, str] = field(default_factory=dict)  # driver version, struct in use, ...
+    took_s: float = 0.0  # how long its newest reading took
 
 
 @dataclass(frozen=True)

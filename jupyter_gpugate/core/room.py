@@ -16,6 +16,8 @@ RAM_FLOOR_BYTES = 2 * GB
 RAM_FLOOR_SHARE = 0.04
 GPU_FLOOR_BYTES = 256 * MB
 GPU_FLOOR_SHARE = 0.10
+#: A driver that takes longer than this for one pass over its boards is not waited for any longer.
+SLOWEST_PASS_S = 20.0
 #: The driver's own word for a device that is off the bus.
 GPU_IS_LOST = "nvml-15"
 
@@ -123,7 +125,8 @@ def earmark(result: Mapping[str, Room], mark: Earmark) -> None:
 
 
 def _ram_room(state: GateState, ram: Optional[RamReading], now: float) -> Room:
-    unread = _stale(state, RAM, ram.taken_at if ram else None, now)
+    limit = state.traits.stale_after_s
+    unread = _stale(RAM, ram.taken_at if ram else None, now, limit)
     total = ram.total_bytes if ram else 0
     return Room(
         resource=RAM,
@@ -187,10 +190,12 @@ def _unread(
 ) -> Optional[Reason]:
     """Why there is no number for this device to go by."""
     if reading is None:
-        gone = _reader_answers(sample, now, state.traits.stale_after_s)
+        gone = _reader_answers(sample, now, _patience_s(state, sample))
         return Reason(Check.MISSING if gone else Check.STALE, uuid)
+    if reading.contradiction:
+        return Reason(Check.UNMEASURED, uuid, who=(reading.contradiction,))
     if reading.free_bytes is not None:
-        return _stale(state, uuid, reading.taken_at, now)
+        return _stale(uuid, reading.taken_at, now, _patience_s(state, sample))
     fault = reading.fault
     words = (fault.text or fault.code,) if fault else ()
     lost = fault is not None and fault.code == GPU_IS_LOST
@@ -214,7 +219,16 @@ def machine_reason(state: GateState) -> Optional[Reason]:
     return None
 
 
-def _reader_answers(sample: Sample, now: float, stale_after_s: float) -> bool:
+def _patience_s(state: GateState, sample: Sample) -> float:
+    """How old a reading of a GPU may be: one pass later, and its successor's pass as well.
+
+    A driver that is slow to tell of many boards is no reason to start nothing for ever.
+    """
+    took = max((h.took_s for h in sample.readers if h.name == "gpu"), default=0.0)
+    return state.traits.stale_after_s + 2 * min(took, SLOWEST_PASS_S)
+
+
+def _reader_answers(sample: Sample, now: float, patience_s: float) -> bool:
     """Whether the GPU reader is well: then a device that it does not list is gone.
 
     A reader that finds no GPU at all is asked rarely, and its answer stands meanwhile.
@@ -223,15 +237,15 @@ def _reader_answers(sample: Sample, now: float, stale_after_s: float) -> bool:
         health.name == "gpu"
         and health.fault is None
         and health.taken_at is not None
-        and (not health.present or now - health.taken_at <= stale_after_s)
+        and (not health.present or now - health.taken_at <= patience_s)
         for health in sample.readers
     )
 
 
 def _stale(
-    state: GateState, resource: str, taken_at: Optional[float], now: float
+    resource: str, taken_at: Optional[float], now: float, limit_s: float
 ) -> Optional[Reason]:
-    if taken_at is not None and now - taken_at <= state.traits.stale_after_s:
+    if taken_at is not None and now - taken_at <= limit_s:
         return None
     age = {} if taken_at is None else {"age_ms": int(1000 * (now - taken_at))}
     return Reason(Check.STALE, resource, age)

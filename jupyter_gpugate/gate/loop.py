@@ -132,6 +132,7 @@ class GateLoop:
             fence=int(self._wall()),
         )
         self.state = apply(blank, events)
+        self._sampler.expects_gpus = bool(self.state.inventory)
         self._inbox.insert(0, _Posted(ev.Restarted(self.now(), boot_id()), None))
         self._sampler.start(self._hear_of_reading)
         self.sample = await self._sampler.fresh()

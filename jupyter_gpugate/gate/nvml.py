@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
-from jupyter_gpugate.core.model import DeviceReading, Fault, ReaderHealth
+from jupyter_gpugate.core.model import Device, DeviceReading, Fault, ReaderHealth
 from jupyter_gpugate.gate.nvml_child import Answer
 from jupyter_gpugate.gate.nvml_process import NoAnswerError, ReaderProcess
+from jupyter_gpugate.gate.nvml_sight import Sight, clear
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -23,12 +25,15 @@ Reading = tuple[tuple[DeviceReading, ...], ReaderHealth, bool]
 
 
 class GpuReader:
-    """Reads all GPUs within a deadline, whatever the driver does.
+    """Reads all GPUs for as long as the driver returns from its calls, whatever else it does.
 
-    ``clock`` gives boot time in seconds.  A child that misses the deadline, ends or talks nonsense
-    is killed and replaced after a pause that doubles up to 30 s; so is one that cannot use the
-    library, since only a new process can open it afresh.  A killed child may stay for as long as
-    the driver holds it: beside one of those another is started, beside two none.
+    ``clock`` gives boot time in seconds.  A child that gives no sign of life for the deadline, ends
+    or talks nonsense is killed and replaced after a pause that doubles up to 30 s; so is one that
+    cannot use the library, since only a new process can open it afresh.  A killed child may stay
+    for as long as the driver holds it: beside one of those another is started, beside two none.
+
+    One that answers and does not see everything goes on while another has a look, now and then;
+    the newer one takes over where it sees no less.
     """
 
     def __init__(
@@ -47,12 +52,16 @@ class GpuReader:
         self._not_before = 0.0
         self._health = ReaderHealth("gpu", present=True, taken_at=None)
         self._onsets: dict[tuple[str, str], float] = {}  # (place, code) -> when first seen
+        self._known: dict[str, Device] = {}  # by UUID, from all children: to name what is lost
+        self._seen = 0  # how many devices the newest answer showed clearly
+        self._sight = Sight()
+        self._looking: asyncio.Task[None] | None = None
 
     async def read(self) -> Reading:
         """Return every device's reading, the reader's health, and whether the pids are ours.
 
-        Never raises, and takes hardly longer than the deadline.  What is wrong with the reader
-        itself is the health's fault, and then there are no devices.
+        Never raises, and ends soon after the driver has ceased to return from its calls.  What is
+        wrong with the reader itself is the health's fault, and then there are no devices.
         """
         async with self._one_at_a_time:
             try:
@@ -64,6 +73,11 @@ class GpuReader:
             return self._without_devices(answer.health.fault, answer.health)
         self._failures = 0
         self._health = answer.health
+        self._known.update((r.device.uuid, r.device) for r in answer.devices)
+        self._seen = len(clear(answer.devices))
+        misses = self._sight.misses(answer.devices, answer.health)
+        if self._sight.look_is_due(misses=misses, now=self._clock()):
+            self._begin_to_look()
         return self._dated(answer.devices), answer.health, answer.pids_are_ours
 
     async def close(self) -> None:
@@ -71,6 +85,9 @@ class GpuReader:
 
         A later `read` starts another.
         """
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
         self._retire()
         waits = [asyncio.ensure_future(child.wait()) for child in self._held_by_driver()]
         if waits:
@@ -100,7 +117,7 @@ class GpuReader:
         if len(self._held_by_driver()) > 1:
             raise self._failed("stuck", "the driver holds two killed readers: no third is started")
         try:
-            return await ReaderProcess.start(self._clock())
+            return await ReaderProcess.start(self._clock(), self._known.values())
         except OSError as error:
             raise self._broken("start", f"the GPU reader does not start: {error}") from error
 
@@ -109,6 +126,31 @@ class GpuReader:
         if not child.has_answered and age_s < self._starting_s:
             return self._failed("starting", f"the driver has been loading for {age_s:.0f} s")
         return self._broken("timeout", f"the driver gave no answer in {self._deadline_s:g} s")
+
+    # -- a second look ------------------------------------------------------------------------
+
+    def _begin_to_look(self) -> None:
+        under_way = self._looking is not None and not self._looking.done()
+        if not under_way and not self._held_by_driver():
+            self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        """Let a new child read beside the present one, and keep the one that sees more."""
+        fresh: ReaderProcess | None = None
+        try:
+            with suppress(OSError, NoAnswerError, ValueError):
+                fresh = await ReaderProcess.start(self._clock(), self._known.values())
+                if not await fresh.answered_within(self._starting_s):
+                    return
+                answer = fresh.answer()
+                async with self._one_at_a_time:
+                    if answer.health.fault is None and len(clear(answer.devices)) >= self._seen:
+                        self._retire()
+                        self._child, fresh = fresh, None
+        finally:
+            if fresh is not None:
+                fresh.kill()
+                self._killed.append(fresh)
 
     # -- what goes wrong ----------------------------------------------------------------------
 

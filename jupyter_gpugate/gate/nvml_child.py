@@ -2,8 +2,11 @@
 
 A driver may hang, crash or corrupt whoever calls it, so its caller is a process that can be lost.
 It reads ``{"read": n}`` a line from its standard input and writes one `Answer` a line, until the
-input ends.  An answer whose health has a fault is its last good deed: the library is not opened a
-second time in one process, since a half-initialised one stays so.
+input ends; while a slow driver keeps it, a `SIGN_OF_LIFE` now and then.  The first question also
+has the devices that an earlier child saw, ``known``, so that one which is lost can be named.
+
+An answer whose health has a fault is its last good deed: the library is not opened a second time in
+one process, since a half-initialised one stays so.
 """
 
 from __future__ import annotations
@@ -16,14 +19,16 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
-from jupyter_gpugate.core.model import DeviceReading, Fault, ReaderHealth
-from jupyter_gpugate.core.protocol import to_json
+from jupyter_gpugate.core.model import Device, DeviceReading, Fault, ReaderHealth
+from jupyter_gpugate.core.protocol import from_json, to_json
 from jupyter_gpugate.gate.clock import boot_time
-from jupyter_gpugate.gate.nvml_devices import DeviceTable, fault_of
+from jupyter_gpugate.gate.nvml_devices import DeviceTable, fault_of, places_of
 from jupyter_gpugate.gate.pid_namespace import PidNamespace
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -31,6 +36,11 @@ DISTRIBUTION = "nvidia-ml-py"
 MEMORY_V2 = 0x02000028  # version and size of the struct, as the library wants to be asked
 MEMORY_V2_BYTES = 40
 PR_SET_PDEATHSIG = 1
+SIGN_OF_LIFE = b".\n"
+#: A pass over healthy boards takes a few milliseconds, and gives none.
+SIGN_EVERY_S = 0.5
+#: A pass that takes longer is mentioned.
+SLOW_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -57,9 +67,16 @@ class LibraryError(ValueError):
 
 
 class GpuProbe:
-    """The driver as one process sees it, opened at the first reading."""
+    """The driver as one process sees it, opened at the first reading.
 
-    def __init__(self) -> None:
+    ``returned`` is called whenever the driver has returned from a call on a device.
+    """
+
+    def __init__(
+        self, known: Iterable[Device] = (), returned: Callable[[], None] = lambda: None
+    ) -> None:
+        self._known = list(known)
+        self._returned = returned
         self._table: DeviceTable | None = None
         self._namespace = PidNamespace()
         self._detail: dict[str, str] = {}
@@ -69,12 +86,14 @@ class GpuProbe:
         taken_at = boot_time()
         devices: tuple[DeviceReading, ...] = ()
         fault: Fault | None = None
-        present = True
+        present, took_s = True, 0.0
         try:
             present = library_is_there()
             if present:
                 table = self._table = self._table or self._open()
+                begun = boot_time()
                 devices = table.read()
+                took_s = boot_time() - begun
                 present = bool(devices or table.notes)
         except Exception as error:  # noqa: BLE001 - the reader never raises: it says what is wrong
             fault = fault_of(error, taken_at)
@@ -82,7 +101,9 @@ class GpuProbe:
         doubt = self._namespace.doubt(_listed(devices)) if devices else ""
         if doubt:
             detail["pid_namespace"] = doubt
-        health = ReaderHealth("gpu", present, taken_at, fault, detail)
+        if took_s > SLOW_S:
+            detail["slow"] = f"the driver takes {took_s:.0f} s to tell of all GPUs"
+        health = ReaderHealth("gpu", present, taken_at, fault, detail, took_s)
         return Answer(number, present, devices, health, not doubt)
 
     def _open(self) -> DeviceTable:
@@ -97,11 +118,52 @@ class GpuProbe:
                 self._detail[name] = str(version())
             except (nvml.NVMLError, ValueError) as error:
                 self._detail[name] = f"unknown ({error})"
-        return DeviceTable(nvml, boot_time)
+        return DeviceTable(
+            cast(ModuleType, Returning(nvml, self._returned)), boot_time, places_of(self._known)
+        )
 
     def _noted(self) -> dict[str, str]:
         notes = self._table.notes if self._table else {}
         return {what: "; ".join(sorted(texts)) for what, texts in notes.items()}
+
+
+class Returning:
+    """The binding; whoever waits is told when a call on a device has returned or failed."""
+
+    def __init__(self, nvml: ModuleType, returned: Callable[[], None]) -> None:
+        self._nvml = nvml
+        self._returned = returned
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._nvml, name)
+        if not name.startswith("nvmlDevice"):
+            return found
+
+        def call(*args: Any, **options: Any) -> Any:
+            try:
+                return found(*args, **options)
+            finally:
+                self._returned()
+
+        setattr(self, name, call)
+        return call
+
+
+class Signs:
+    """Signs of life among the answers, while one is being made."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._last = 0.0
+
+    def begin(self) -> None:
+        self._last = boot_time()
+
+    def give(self) -> None:
+        now = boot_time()
+        if now - self._last >= SIGN_EVERY_S:
+            self._last = now
+            self._write(SIGN_OF_LIFE)
 
 
 def _listed(devices: tuple[DeviceReading, ...]) -> set[int]:
@@ -144,12 +206,20 @@ def main() -> None:
     # A call that hangs never sees the input end: die with the gate all the same.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # What a library prints must not come between the answers.
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    probe = GpuProbe()
+    signs = Signs(answers.write)
+    probe: GpuProbe | None = None
     for line in sys.stdin:
-        answer = probe.answer(json.loads(line)["read"])
-        print(json.dumps(to_json(answer), separators=(",", ":")), file=answers, flush=True)
+        question = json.loads(line)
+        if probe is None:
+            known = from_json(tuple[Device, ...], question.get("known", []), "known")
+            probe = GpuProbe(known, signs.give)
+        signs.begin()
+        answer = probe.answer(question["read"])
+        text = json.dumps(to_json(answer), separators=(",", ":")).encode() + b"\n"
+        while text:
+            text = text[answers.write(text) :]
 
 
 if __name__ == "__main__":

@@ -25,9 +25,14 @@ UNIFIED = re.compile(r"\(nvgpu\)|\b(GB10|Orin|Thor|Xavier|Tegra|Jetson)\b")
 ARGUMENT_VERSION_MISMATCH = 25
 INVALID_ARGUMENT = 2
 NOT_FOUND = 6
+#: Why the newer memory call may be missing where the older one answers.
+NOT_TO_BE_HAD = (FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, NOT_SUPPORTED)
 #: No board has so much, and no machine so many: what says so is noise.
 GREATEST_BYTES = 1 << 46
 GREATEST_COUNT = 1024
+#: By how much the parts of a memory reading may miss its total: rounding, and no more.
+ROUNDING_BYTES = 128 << 20
+ROUNDING_SHARE = 0.02
 
 T = TypeVar("T")
 
@@ -45,6 +50,13 @@ class NotAReadingError(ValueError):
     """The driver answered with numbers that cannot be true."""
 
 
+class Span(NamedTuple):
+    """One device's memory around its process lists, both times by the same call."""
+
+    memory: Memory  # with the smaller free of the two
+    lists: Lists | Fault | None
+
+
 class Slot(NamedTuple):
     """Where a device sits: the number of its board, and of its slice on it."""
 
@@ -60,6 +72,7 @@ class DeviceTable:
     now: Callable[[], float]
     known: dict[Slot, Device] = field(default_factory=dict)
     notes: dict[str, set[str]] = field(default_factory=dict)  # of the newest pass
+    _newer: set[Slot] = field(default_factory=set)  # that have answered the newer memory call
 
     def read(self) -> tuple[DeviceReading, ...]:
         """Read every device; raise only where not even their number can be read."""
@@ -151,13 +164,11 @@ class DeviceTable:
     def _read(self, handle: Any, slot: Slot, device: Device) -> DeviceReading:
         """Read free, then the lists, then free again: the smaller free counts."""
         taken_at = self.now()
-        before = self._attempt(self._memory, handle)
-        if isinstance(before, Memory):
-            device = replace(device, total_bytes=before.total_bytes)
+        span = self._attempt(self._span, handle, slot, device)
+        lists = span.lists if isinstance(span, Span) else self._lists(handle, device)
+        if isinstance(span, Span):
+            device = replace(device, total_bytes=span.memory.total_bytes)
         self.known[slot] = device
-        # A board in slices is no resource: who is where is told by its slices.
-        lists = None if device.mig_enabled else self._lists(handle, device)
-        after = self._attempt(self._memory, handle)
         reading = DeviceReading(
             device=device,
             taken_at=taken_at,
@@ -168,40 +179,60 @@ class DeviceTable:
         )
         if device.unified:
             return reading
-        if isinstance(before, Fault):
-            return replace(reading, fault=before)
-        if isinstance(after, Fault):
-            return replace(reading, fault=after)
-        self._note("memory", after.source)
+        if isinstance(span, Fault):
+            return replace(reading, fault=span)
+        self._note("memory", span.memory.source)
         return replace(
             reading,
-            free_bytes=min(before.free_bytes, after.free_bytes),
-            driver_reserved_bytes=after.reserved_bytes,
-            source=after.source,
+            free_bytes=span.memory.free_bytes,
+            driver_reserved_bytes=span.memory.reserved_bytes,
+            source=span.memory.source,
         )
 
-    def _lists(self, handle: Any, device: Device) -> Lists | Fault:
+    def _span(self, handle: Any, slot: Slot, device: Device) -> Span:
+        """Read memory, lists, memory; once more where the two memories are not of one kind.
+
+        The versions of the call count the driver's own memory differently, so a number of one is
+        never joined with a number of the other.  A device that has answered the newer call is
+        given a second chance; then the older call gives both.
+        """
+        for by in ("nvml-v2", "nvml-v2", "nvml-v1"):
+            before = self._memory(handle, by)
+            if before.source != by and slot in self._newer:
+                continue
+            sized = replace(device, total_bytes=before.total_bytes)
+            lists = self._lists(handle, sized)
+            after = self._memory(handle, before.source)
+            if before._replace(free_bytes=0) == after._replace(free_bytes=0):
+                break
+        else:
+            raise NotAReadingError(f"the driver says {before}, then {after}")
+        if after.source == "nvml-v2":
+            self._newer.add(slot)
+        return Span(after._replace(free_bytes=min(before.free_bytes, after.free_bytes)), lists)
+
+    def _lists(self, handle: Any, device: Device) -> Lists | Fault | None:
+        if device.mig_enabled:
+            return None  # a board in slices is no resource: who is where is told by its slices
         lists = self._attempt(read_processes, self.nvml, handle, device.total_bytes)
         if isinstance(lists, Lists):
             self._note("process_lists", lists.calls)
         return lists
 
-    def _memory(self, handle: Any) -> Memory:
+    def _memory(self, handle: Any, by: str = "nvml-v2") -> Memory:
+        """Read by this call, or by the older one where the newer is not to be had."""
         nvml = self.nvml
-        try:
-            info = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-            memory = Memory(info.total, info.free, info.reserved, "nvml-v2")
-        except nvml.NVMLError as error:
-            if error.value not in (FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, NOT_SUPPORTED):
-                raise
-            info = nvml.nvmlDeviceGetMemoryInfo(handle)
-            memory = Memory(info.total, info.free, None, "nvml-v1")
-        parts = (memory.free_bytes, info.used, memory.reserved_bytes or 0)
-        if not 0 < memory.total_bytes <= GREATEST_BYTES or max(parts) > memory.total_bytes:
-            raise NotAReadingError(
-                f"the driver says {info.used} bytes used, {info.free} free of {info.total}"
-            )
-        return memory
+        if by == "nvml-v2":
+            try:
+                info = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+            except nvml.NVMLError as error:
+                if error.value not in NOT_TO_BE_HAD:
+                    raise
+            else:
+                memory = Memory(info.total, info.free, info.reserved, "nvml-v2")
+                return _believable(memory, info.used)
+        info = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return _believable(Memory(info.total, info.free, None, "nvml-v1"), info.used)
 
     def _utilisation(self, handle: Any) -> float | None:
         rates = self._attempt(self.nvml.nvmlDeviceGetUtilizationRates, handle)
@@ -237,6 +268,30 @@ class DeviceTable:
 
     def _note(self, what: str, text: str) -> None:
         self.notes.setdefault(what, set()).add(text)
+
+
+def places_of(devices: Iterable[Device]) -> dict[Slot, Device]:
+    """Where an earlier session of the driver saw these devices."""
+    known = list(devices)
+    boards = {device.uuid: device.index for device in known if device.parent is None}
+    places = {}
+    for device in known:
+        if device.parent is None:
+            places[Slot(device.index)] = device
+        elif device.parent in boards:
+            places[Slot(boards[device.parent], device.index)] = device
+    return places
+
+
+def _believable(memory: Memory, used: int) -> Memory:
+    """Return a reading whose numbers can all be true at once; raise `NotAReadingError`."""
+    total, free, reserved = memory.total_bytes, memory.free_bytes, memory.reserved_bytes or 0
+    rounding = max(ROUNDING_BYTES, int(ROUNDING_SHARE * total))
+    in_range = 0 < total <= GREATEST_BYTES and all(0 <= n <= total for n in (free, used, reserved))
+    if not in_range or abs(used + reserved + free - total) > rounding:
+        kept = f" and {reserved} kept by the driver" if reserved else ""
+        raise NotAReadingError(f"the driver says {used} bytes used, {free} free{kept} of {total}")
+    return memory
 
 
 def fault_of(error: Exception, at: float) -> Fault:

@@ -8,12 +8,13 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
-from jupyter_gpugate.core.protocol import from_json
-from jupyter_gpugate.gate.nvml_child import Answer
+from jupyter_gpugate.core.model import Device
+from jupyter_gpugate.core.protocol import from_json, to_json
+from jupyter_gpugate.gate.nvml_child import SIGN_OF_LIFE, Answer
 
 COMMAND = (sys.executable, "-m", "jupyter_gpugate.gate.nvml_child")
 #: Time for what lies in the pipe already, when this process was stopped or busy past a deadline.
@@ -28,11 +29,18 @@ class NoAnswerError(Exception):
 
 
 class ReaderProcess:
-    """A child, at most one question open at a time; ``started_at`` is boot time in seconds."""
+    """A child, at most one question open at a time; ``started_at`` is boot time in seconds.
 
-    def __init__(self, process: asyncio.subprocess.Process, started_at: float) -> None:
+    ``known`` are the devices that earlier children saw: by them it names one that is lost.
+    """
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, started_at: float, known: Iterable[Device] = ()
+    ) -> None:
         self.started_at = started_at
         self.has_answered = False
+        self._known = list(known)
+        self._heard_at = 0.0  # a sign of life, on the loop's clock
         self._process = process
         self._input = cast(asyncio.StreamWriter, process.stdin)
         self._output = cast(asyncio.StreamReader, process.stdout)
@@ -43,7 +51,7 @@ class ReaderProcess:
         self._listening = asyncio.create_task(self._keep_last_words())
 
     @classmethod
-    async def start(cls, now: float) -> ReaderProcess:
+    async def start(cls, now: float, known: Iterable[Device] = ()) -> ReaderProcess:
         """Start a child that imports as this process does; raise `OSError` when none starts."""
         # Its own session: an interrupt from a terminal is not meant for it.
         process = await asyncio.create_subprocess_exec(
@@ -56,21 +64,30 @@ class ReaderProcess:
             env={**os.environ, "PYTHONPATH": import_path()},
             start_new_session=True,
         )
-        return cls(process, now)
+        return cls(process, now, known)
 
     @property
     def is_gone(self) -> bool:
         return self._process.returncode is not None
 
     async def answered_within(self, deadline_s: float) -> bool:
-        """Ask, unless a question is open; wait at most so long for its answer (or the end)."""
+        """Ask, unless a question is open; wait for its answer (or the end).
+
+        So long at most without a sign of life: a driver that returns from each call is slow, and
+        not stuck.
+        """
         if self._line is None:
             self._line = asyncio.create_task(self._ask())
-        for patience in (deadline_s, GRACE_S):
-            done, _ = await asyncio.wait({self._line}, timeout=patience)
-            if done:
-                return True
-        return False
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        while True:
+            heard = max(begun, self._heard_at)
+            for patience in (heard + deadline_s - clock(), GRACE_S):
+                done, _ = await asyncio.wait({self._line}, timeout=max(0.0, patience))
+                if done:
+                    return True
+            if self._heard_at <= heard:
+                return False
 
     def answer(self) -> Answer:
         """Return what came.
@@ -113,11 +130,14 @@ class ReaderProcess:
 
     async def _ask(self) -> bytes:
         self._asked += 1
+        question = {"read": self._asked, **({"known": self._known} if self._asked == 1 else {})}
         # A child that is gone shows at the other pipe.
         with contextlib.suppress(ConnectionError):
-            self._input.write(b'{"read":%d}\n' % self._asked)
+            self._input.write(json.dumps(to_json(question)).encode() + b"\n")
             await self._input.drain()
-        return await self._output.readline()
+        while (line := await self._output.readline()) == SIGN_OF_LIFE:
+            self._heard_at = asyncio.get_running_loop().time()
+        return line
 
     async def _keep_last_words(self) -> None:
         while chunk := await self._messages.read(4096):

@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from jupyter_gpugate.core.model import DeviceReading, ReaderHealth, Sample
@@ -24,7 +25,7 @@ FIRST_PATIENCE_S = 3.0
 MACHINE_PATIENCE_S = 1.5
 #: A tick waits this long for the GPU reader, then goes on with its last readings and their age.
 GPU_PATIENCE_S = 0.3
-#: A machine without a GPU is asked for one this often.
+#: A machine without a GPU is asked for one this often; one that should have some, at each beat.
 ABSENT_S = 30.0
 
 
@@ -55,6 +56,8 @@ class Sampler:
         self._devices: tuple[DeviceReading, ...] = ()
         self._gpu_health = ReaderHealth("gpu", present=True, taken_at=None)
         self._gpu_not_before = 0.0
+        #: There have been GPUs: a driver that shows none is not believed for long.
+        self.expects_gpus = False
         self._pids_are_ours = True
         self._reading: MachineReading | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -144,5 +147,9 @@ class Sampler:
         if devices or health.fault is None:
             self._devices, self._pids_are_ours = devices, ours
         self._gpu_health = health
-        if not health.present and health.fault is None:
+        self.expects_gpus = self.expects_gpus or bool(devices)
+        if not health.present and health.fault is None and not self._should_have_gpus():
             self._gpu_not_before = time.monotonic() + ABSENT_S
+
+    def _should_have_gpus(self) -> bool:
+        return self.expects_gpus or any(Path("/dev").glob("nvidia[0-9]*"))

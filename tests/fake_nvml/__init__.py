@@ -104,6 +104,7 @@ class StandIn:
         self._slices: dict[str, tuple[str, dict[str, str | int]]] = {}
         self._rows: list[str] = []
         self._rules: list[str] = []
+        self._session = 0
         self._numbers = itertools.count()
         self._write()
 
@@ -220,6 +221,16 @@ class StandIn:
         """Let a call print to its process's standard output."""
         self._rule("say", function, scope)
 
+    def blind(self, **scope: str | int) -> None:
+        """Let the driver count no board at all."""
+        self._rule("blind", "nvmlDeviceGetCount_v2", scope)
+
+    def stale(self) -> None:
+        """Let the sessions of now go on with the boards of now, whatever changes from here on."""
+        self._rules.append(f"stale upto={self._session}")
+        self._session += 1
+        self._write()
+
     def lose(self, gpu: str | int) -> None:
         """Let a board fall off the bus: every call on it, and on its slices, fails."""
         self.fail("nvmlDevice*", 15, gpu=gpu)
@@ -234,8 +245,13 @@ class StandIn:
 
         Scope: ``gpu`` (a board with its slices), ``device`` (a board or slice alone), ``after``
         (spare so many calls), ``every`` (act on each n-th), ``times`` (act so often); calls count
-        per process.
+        per process; ``sessions``: only in processes that have the library ``"open"`` by now, or
+        only in those that open it from now on, ``"new"``.
         """
+        if "sessions" in scope:
+            key = {"open": "upto", "new": "beyond"}[str(scope["sessions"])]
+            scope = {k: v for k, v in scope.items() if k != "sessions"} | {key: self._session}
+            self._session += 1
         if "gpu" in scope:
             scope = scope | {"gpu": list(self._boards).index(self.uuid(scope["gpu"]))}
         self._rules.append(_line(f"{action} {function}", scope))
@@ -250,7 +266,8 @@ class StandIn:
     def _write(self) -> None:
         boards = list(self._boards)
         seen = dict.fromkeys(boards, 0)
-        lines = [f"{key} {value}" for key, value in self._versions.items()]
+        lines = [f"session {self._session}"]
+        lines += [f"{key} {value}" for key, value in self._versions.items()]
         for index, (uuid, keys) in enumerate(self._boards.items()):
             lines.append(_line(f"gpu {index}", {"uuid": uuid, **keys}))
         for uuid, (board, keys) in self._slices.items():

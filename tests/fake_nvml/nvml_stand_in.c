@@ -63,7 +63,7 @@ static nvml_return answer_text(const char *function, const device *d, const char
 
 API nvml_return nvmlInit_v2(void) {
     verdict v = enter("nvmlInit_v2", NULL);
-    if (!v.code) users++;
+    if (!v.code && !users++) begin_session();
     return leave(v.code);
 }
 
@@ -74,7 +74,7 @@ API nvml_return nvmlInitWithFlags(unsigned flags) {
 
 API nvml_return nvmlShutdown(void) {
     verdict v = enter("nvmlShutdown", NULL);
-    if (!v.code) users--;
+    if (!v.code && !--users) end_session();
     return leave(v.code);
 }
 
@@ -117,7 +117,7 @@ API nvml_return nvmlSystemGetCudaDriverVersion_v2(int *out) {
 API nvml_return nvmlDeviceGetCount_v2(unsigned *out) {
     verdict v = enter("nvmlDeviceGetCount_v2", NULL);
     if (v.code) return leave(v.code);
-    *out = (unsigned)board_count();
+    *out = v.blind ? 0 : (unsigned)board_count();
     if (v.garbage) spoil(out, sizeof *out);
     return leave(NVML_SUCCESS);
 }
@@ -192,6 +192,7 @@ API nvml_return nvmlDeviceGetUtilizationRates(device *d, utilization *out) {
 /* -- memory ---------------------------------------------------------------------------------- */
 
 static unsigned long long free_on(const device *d, unsigned long long used) {
+    if (d->free >= 0) return (unsigned long long)d->free;
     return used + d->reserved > d->total ? 0 : d->total - used - d->reserved;
 }
 

@@ -13,8 +13,8 @@
 #define MAX_RULES 64
 #define LINE 1024
 
-typedef enum { FAIL, DELAY, HANG, CRASH, GARBAGE, SAY, ACTIONS } action;
-static const char *const words_of[] = {"err", "delay", "hang", "crash", "garbage", "say"};
+typedef enum { FAIL, DELAY, HANG, CRASH, GARBAGE, SAY, BLIND, ACTIONS } action;
+static const char *const words_of[] = {"err", "delay", "hang", "crash", "garbage", "say", "blind"};
 
 typedef struct rule {
     char text[LINE]; /* the line itself: a rule that stays in the file keeps its counters */
@@ -24,6 +24,7 @@ typedef struct rule {
     char device[96]; /* one board or slice alone; empty: any */
     int code;
     long microseconds, after, every, times;
+    long upto, beyond; /* sessions up to this one alone, and later ones alone; -1: all */
     long calls, applied;
 } rule;
 
@@ -53,6 +54,8 @@ void read_rule(const char *line, const char *what, const char *function) {
     r->after = number(line, "after", 0);
     r->every = number(line, "every", 1);
     r->times = number(line, "times", -1);
+    r->upto = number(line, "upto", -1);
+    r->beyond = number(line, "beyond", -1);
     for (int i = 0; i < former_known; i++)
         if (!strcmp(former[i].text, r->text)) *r = former[i];
 }
@@ -60,6 +63,8 @@ void read_rule(const char *line, const char *what, const char *function) {
 static bool concerns(const rule *r, const char *function, const device *where) {
     size_t n = strlen(r->function);
     bool prefix = n > 0 && r->function[n - 1] == '*';
+    if (r->upto >= 0 && !session_is_up_to(r->upto)) return false;
+    if (r->beyond >= 0 && session_is_up_to(r->beyond)) return false;
     if (prefix ? strncmp(r->function, function, n - 1) : strcmp(r->function, function)) return false;
     int board = !where ? -1 : where->parent < 0 ? where->index : where->parent;
     if (r->gpu >= 0 && r->gpu != board) return false;
@@ -97,13 +102,14 @@ static void hang_while_ruled(const rule *r) {
 }
 
 verdict judge(const char *function, const device *where) {
-    verdict v = {0, false};
+    verdict v = {0, false, false};
     for (int i = 0; i < rules_known; i++) {
         rule *r = &rules[i];
         if (!concerns(r, function, where) || !acts(r)) continue;
         switch (r->action) {
             case FAIL: v.code = r->code; break;
             case GARBAGE: v.garbage = true; break;
+            case BLIND: v.blind = true; break;
             case CRASH: raise(SIGSEGV); break;
             case SAY:
                 puts("NVRM: a driver that talks");

@@ -20,6 +20,7 @@ static int boards_known, slices_known;
 static row rows[MAX_PROCESSES];
 static int rows_known;
 static char *known_text;
+static long session_named, session_held = -1; /* by the file; by this process, -1: none */
 
 int board_count(void) { return boards_known; }
 
@@ -41,6 +42,20 @@ const device *device_named(const char *uuid) {
     for (int i = 0; i < slices_known; i++)
         if (!strcmp(slices[i].uuid, uuid)) return &slices[i];
     return NULL;
+}
+
+/* -- sessions -------------------------------------------------------------------------------- */
+
+void begin_session(void) { session_held = session_named; }
+
+void end_session(void) { session_held = -1; }
+
+bool session_is_up_to(long last) { return session_held >= 0 && session_held <= last; }
+
+/* A session may go on with the boards that it knew when a line said so. */
+static bool boards_stay(const char *text) {
+    const char *line = strstr(text, "\nstale upto=");
+    return line && session_is_up_to(strtol(line + strlen("\nstale upto="), NULL, 0));
 }
 
 /* -- words of a line ------------------------------------------------------------------------- */
@@ -95,6 +110,7 @@ static void read_memory(const char *line, device *d, unsigned long long total) {
     d->unlisted = bytes(line, "unlisted", 0);
     d->used_is_fixed = word(line, "used", text, sizeof text) && strcmp(text, "auto");
     if (d->used_is_fixed) d->used = parse_bytes(text);
+    d->free = word(line, "free", text, sizeof text) ? (long long)parse_bytes(text) : -1;
 }
 
 /* -- lines ----------------------------------------------------------------------------------- */
@@ -147,7 +163,7 @@ static void read_process(const char *line) {
     r->process.compute_instance = (unsigned)number(line, "ci", -1);
 }
 
-static void read_line(char *line) {
+static void read_line(char *line, bool same_boards) {
     char *comment = strchr(line, '#');
     if (comment) *comment = 0;
     char what[32], argument[96] = "";
@@ -156,9 +172,10 @@ static void read_line(char *line) {
     else if (!strcmp(what, "nvmlver"))
         snprintf(library_version, sizeof library_version, "%.63s", argument);
     else if (!strcmp(what, "cuda")) cuda_version = atoi(argument);
-    else if (!strcmp(what, "gpu")) read_board(line);
-    else if (!strcmp(what, "mig")) read_slice(line);
-    else if (!strcmp(what, "proc")) read_process(line);
+    else if (!strcmp(what, "session")) session_named = atol(argument);
+    else if (!strcmp(what, "gpu") || !strcmp(what, "mig")) {
+        if (!same_boards) (what[0] == 'g' ? read_board : read_slice)(line);
+    } else if (!strcmp(what, "proc")) read_process(line);
     else read_rule(line, what, argument);
 }
 
@@ -183,12 +200,15 @@ void refresh_state(void) {
     }
     free(known_text);
     known_text = strdup(text);
-    boards_known = slices_known = rows_known = 0;
+    bool same_boards = boards_stay(text);
+    if (!same_boards) boards_known = slices_known = 0;
+    rows_known = 0;
     forget_rules();
     snprintf(driver_version, sizeof driver_version, "550.54.14");
     snprintf(library_version, sizeof library_version, "12.550.54.14");
     cuda_version = 12040;
     char *rest = text;
-    for (char *line = strsep(&rest, "\n"); line; line = strsep(&rest, "\n")) read_line(line);
+    for (char *line = strsep(&rest, "\n"); line; line = strsep(&rest, "\n"))
+        read_line(line, same_boards);
     free(text);
 }

@@ -16,6 +16,7 @@ typedef struct device {
     char uuid[96], name[96], bus[32];
     unsigned long long total, reserved, used, unlisted;
     bool used_is_fixed; /* else: what is held, plus `unlisted` */
+    long long free;     /* what it claims; -1: what is left */
     int utilisation, memory_utilisation; /* percent; -1: not supported */
     int mig, max_slices;                 /* mig: 1 on, 0 off, -1 not supported */
     unsigned gpu_instance, compute_instance;
@@ -38,6 +39,7 @@ typedef struct row {
 typedef struct verdict {
     int code;     /* what the call must return instead of working; 0: let it work */
     bool garbage; /* the call succeeds and its answer is noise */
+    bool blind;   /* the call succeeds and sees nothing */
 } verdict;
 
 extern char driver_version[64], library_version[64];
@@ -53,6 +55,12 @@ const row *row_at(int index);
 bool word(const char *line, const char *key, char *out, size_t size);
 long number(const char *line, const char *key, long otherwise);
 unsigned long long parse_bytes(const char *text);
+
+/* Sessions: each process that initialises the library is of the one that the file names then. */
+void begin_session(void);
+void end_session(void);
+/* Whether this process's session is one of those up to `last`. */
+bool session_is_up_to(long last);
 
 /* Rules: drop those known, then take one from each line that is one. */
 void forget_rules(void);

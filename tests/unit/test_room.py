@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,43 @@ def test_a_reading_is_too_old_after_three_seconds() -> None:
     assert told(gate(), fresh, at=NOW + 3.01) is Check.STALE
     assert told(gate(), fresh, RAM, at=NOW + 3.01) is None
     assert told(gate(), replace(seen, ram=None), RAM) is Check.STALE
+
+
+def test_a_driver_that_takes_long_for_its_boards_is_slow_and_not_stale() -> None:
+    """A reading may be older by the passes that a slow reader needs, up to a limit."""
+
+    def slow(took_s: float) -> Sample:
+        seen = sample(NOW)
+        return replace(seen, readers=(replace(seen.readers[0], took_s=took_s),))
+
+    for took_s, oldest in ((0.0, 3.0), (6.0, 15.0), (600.0, 43.0)):
+        seen = replace(slow(took_s), ram=None)
+        assert told(gate(), seen, at=NOW + oldest) is None
+        assert told(gate(), seen, at=NOW + oldest + 0.01) is Check.STALE
+        gone = replace(seen, devices=())
+        assert told(gate(), gone, at=NOW + oldest) is Check.MISSING
+        assert told(gate(), gone, at=NOW + oldest + 0.01) is Check.STALE
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"free_bytes": 25 * GB},
+        {"free_bytes": 20 * GB, "driver_reserved_bytes": 8 * GB},
+        {"free_bytes": -1},
+    ],
+)
+def test_a_device_whose_numbers_contradict_each_other_is_not_gated_on(
+    numbers: dict[str, Any],
+) -> None:
+    """Nothing is given away by numbers that cannot be, and the device says what is wrong."""
+    seen = sample()
+    reading = replace(seen.devices[0], **numbers)
+    room = rooms(gate(), replace(seen, devices=(reading,)), NOW)[GPU]
+    assert room.unread is not None
+    assert room.unread.check is Check.UNMEASURED
+    assert str(numbers["free_bytes"]) in room.unread.who[0]
+    assert not room.measured
 
 
 def test_a_device_that_is_gone_is_missing_and_one_that_cannot_be_asked_for_is_stale() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from jupyter_gpugate.core.model import ReaderHealth
 from jupyter_gpugate.gate import sampling
 from jupyter_gpugate.gate.sampling import BEAT_S, ReadsGpus, ReadsMachine, Sampler
 
@@ -54,3 +56,26 @@ def test_a_reading_begins_a_second_after_the_one_before(
 
     asyncio.run(one_reading())
     assert pauses[0] == pause_s
+
+
+def test_a_machine_that_had_gpus_is_asked_at_each_beat_and_one_without_rarely() -> None:
+    """A driver that shows none now is asked again soon where there have been some."""
+
+    async def asked(*, had: bool, times: int) -> int:
+        answers = [((), ReaderHealth("gpu", present=False, taken_at=1.0), True)] * times
+
+        class Gpus:
+            async def read(self) -> Any:
+                return answers.pop()
+
+        sampler = Sampler(cast("ReadsGpus", Gpus()), cast("ReadsMachine", None))
+        sampler.expects_gpus = had
+        for _ in range(times):
+            reading = sampler._start_gpu_read()
+            if reading is not None:
+                await reading
+        return times - len(answers)
+
+    assert asyncio.run(asked(had=True, times=5)) == 5
+    if not any(Path("/dev").glob("nvidia[0-9]*")):
+        assert asyncio.run(asked(had=False, times=5)) == 1

@@ -1,0 +1,61 @@
+"""Whether a GPU reader that answers sees what there is, and when another one is to have a look.
+
+A session with the driver can go blind: it names boards and reads none, or counts none, while a
+process that opens the library afresh sees them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jupyter_gpugate.core.model import DeviceReading, Fault, ReaderHealth
+
+#: What is missing for a moment may come back by itself; starting a process for it costs more.
+FIRST_LOOK_S = 3.0
+LONGEST_LOOK_S = 600.0
+#: What the driver or the board cannot do, no new session can.
+LASTING = frozenset({"nvml-3", "bad_rows"})
+
+
+def clear(devices: Iterable[DeviceReading]) -> set[str]:
+    """The devices that show all that a new session could show of them."""
+    return {
+        reading.device.uuid
+        for reading in devices
+        if not _is_mendable(reading.fault) and not _is_mendable(reading.processes_fault)
+    }
+
+
+def _is_mendable(fault: Fault | None) -> bool:
+    return fault is not None and fault.code not in LASTING
+
+
+class Sight:
+    """How long something has been missing from what a reader sees; the pauses between looks."""
+
+    def __init__(self) -> None:
+        self._boards: set[str] = set()  # that have ever been seen
+        self._due_at: float | None = None
+        self._pause_s = FIRST_LOOK_S
+
+    def misses(self, devices: Iterable[DeviceReading], health: ReaderHealth) -> bool:
+        """Whether a new session might see more than this answer shows."""
+        readings = list(devices)
+        listed = {reading.device.uuid for reading in readings}
+        self._boards |= {r.device.uuid for r in readings if r.device.parent is None}
+        opened_in_vain = "driver" in health.detail and not readings
+        nameless = any(what.startswith("device ") for what in health.detail)
+        faulty = len(clear(readings)) < len(readings)
+        return faulty or nameless or opened_in_vain or bool(self._boards - listed)
+
+    def look_is_due(self, *, misses: bool, now: float) -> bool:
+        """Whether to look now; each look makes the next one wait longer, until nothing is amiss."""
+        if not misses:
+            self._due_at, self._pause_s = None, FIRST_LOOK_S
+        elif self._due_at is None:
+            self._due_at = now + FIRST_LOOK_S
+        elif now >= self._due_at:
+            self._pause_s = min(LONGEST_LOOK_S, 2 * self._pause_s)
+            self._due_at = now + self._pause_s
+            return True
+        return False
