@@ -286,11 +286,12 @@ def _read_here() -> dict[str, Any]:
     import asyncio
 
     from jupyter_gpugate.core.protocol import to_json
-    from jupyter_gpugate.gate.machine import MachineReader, boot_clock
+    from jupyter_gpugate.gate.clock import awake_time
+    from jupyter_gpugate.gate.machine import MachineReader
     from jupyter_gpugate.gate.nvml import GpuReader
 
     async def gpus() -> tuple[Any, Any, bool]:
-        reader = GpuReader(boot_clock)
+        reader = GpuReader(awake_time)
         try:
             answer = await reader.read()
             while answer[1].fault is not None and answer[1].fault.code == "starting":

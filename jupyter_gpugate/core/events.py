@@ -1,6 +1,7 @@
 """Facts that move the gate's state; each is journalled unless it is a beat.
 
-``at`` is the boot clock in seconds.  ``lifecycle.apply`` is the only reader that acts on them.
+``at`` is in seconds on the gate's clock, which stands still while the machine sleeps.
+``lifecycle.apply`` is the only reader that acts on them.
 """
 
 from __future__ import annotations

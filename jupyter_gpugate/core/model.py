@@ -1,8 +1,8 @@
 """The nouns of the gate: frozen dataclasses, one per word of the glossary.
 
-Bytes are plain ``int``; times are seconds on the machine's boot clock as ``float`` unless a name
-says otherwise; a resource is ``"ram"`` or the UUID of a GPU or MIG slice.  What could not be
-read is ``None`` or absent, never 0.  Everything here works on CPython 3.9.
+Bytes are plain ``int``; times are ``float`` seconds that the machine has been awake since boot,
+unless a name says otherwise; a resource is ``"ram"`` or the UUID of a GPU or MIG slice.  What
+could not be read is ``None`` or absent, never 0.  Everything here works on CPython 3.9.
 """
 
 from __future__ import annotations
@@ -194,6 +194,11 @@ class RamReading:
     free_bytes: int
     bound_by: str = "machine"  # or the cgroup whose limit binds
     shm_free_bytes: Optional[int] = None
+    shared_bytes: int = 0  # shared memory, and files in memory
+    #: The most that the kernel can neither drop nor find in a process's private pages: shared
+    #: memory, locked pages, and huge pages beyond the reserved pool.
+    unmovable_bytes: int = 0
+    huge_pool_bytes: int = 0  # reserved for huge pages, used or not
 
     @property
     def used_bytes(self) -> int:
@@ -442,7 +447,9 @@ class Grant:
 class RunReport:
     """What a supervisor measured of its own run; None or absent: it could not."""
 
-    ram_held_bytes: Optional[int] = None  # Pss_Anon + Pss_Shmem + SwapPss over the tree
+    #: Over the tree: Pss_Anon + Pss_Shmem + SwapPss, locked file pages, files in memory.
+    ram_held_bytes: Optional[int] = None
+    ram_shared_bytes: int = 0  # of that: what `statm` does not tell from files on a disk
     ram_age_s: float = 0.0
     mapped_bytes: Optional[int] = None  # shown, never charged
     vram_held_bytes: Mapping[str, int] = field(default_factory=dict)  # framework's own, by UUID

@@ -69,7 +69,7 @@ def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
     devices = snapshot.get("devices") or ()
     columns = ["", "free", "room", "used", "runs", "notebooks", "others"]
     now = snapshot.get("now")
-    for line in words.locks(snapshot, _boot_time() if now is None else now):
+    for line in words.locks(snapshot, _awake_time() if now is None else now):
         yield line, []
     yield "memory", [columns, *_memory(snapshot)]
     running = snapshot.get("running") or ()
@@ -149,9 +149,9 @@ def _workers(most: int) -> str:
     return f"up to {most} workers fit now" if most > 1 else "1 worker fits now"
 
 
-def _boot_time() -> float:
+def _awake_time() -> float:
     # The gate's own clock, which is the same for every process of this machine.
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 def _memory(snapshot: Json) -> Iterator[list[str]]:
@@ -268,7 +268,7 @@ def _measured(answer: Json) -> Iterator[str]:
             yield f"The {reader['name']} reader: {fault.get('text')}."
         elif reader["name"] == "gpu" and not devices:
             yield "There is no NVIDIA GPU here: runs start by RAM alone."
-    for line in words.locks(answer, _boot_time()):
+    for line in words.locks(answer, _awake_time()):
         yield f"{line[0].upper()}{line[1:]}."
     if devices and not attribution.get("pids_are_ours", True):
         yield "The driver counts processes of another PID namespace: holders cannot be told apart."

@@ -118,6 +118,7 @@ class _Version(NamedTuple):
     limits: tuple[str, ...]
     usage: str
     reclaimable: Callable[[bytes], int]
+    kept: tuple[str, ...]  # counters of what is certainly no cache, however large that is said
 
 
 class _Level:
@@ -128,24 +129,27 @@ class _Level:
         self._limits: Final = [KernelFile(f"{folder}/{name}") for name in version.limits]
         self._usage: Final = KernelFile(f"{folder}/{version.usage}")
         self._stat: Final = KernelFile(f"{folder}/memory.stat")
-        self._reclaimable: Final = version.reclaimable
+        self._version: Final = version
 
     def free_bytes(self, machine_bytes: int) -> int | None:
         """Return limit - (usage - reclaimable file cache), never below 0; None without a limit."""
         limit = self._limit()
         if limit is None or limit > machine_bytes:
             return None
-        return max(0, limit - max(0, int(self._usage.read()) - self._cache_bytes()))
+        stat = self._read_stat()
+        usage = int(self._usage.read())
+        kept = min(usage, sum(_counter(stat, name) for name in self._version.kept))
+        return max(0, limit - max(kept, usage - self._version.reclaimable(stat)))
 
     def close(self) -> None:
         for file in (*self._limits, self._usage, self._stat):
             file.close()
 
-    def _cache_bytes(self) -> int:
+    def _read_stat(self) -> bytes:
         try:
-            return self._reclaimable(self._stat.read())
+            return self._stat.read()
         except OSError:  # counting nothing as reclaimable errs towards less room
-            return 0
+            return b""
 
     def _limit(self) -> int | None:
         known = []
@@ -164,9 +168,14 @@ def _reclaimable_v2(stat: bytes) -> int:
 
 
 def _reclaimable_v1(stat: bytes) -> int:
-    """Return the cache of a level and all below it without shared memory, which is cache to v1."""
+    """Return the cache of a level and all below it that can be dropped.
+
+    To v1 shared memory is cache, and so are file pages that are locked.
+    """
     cache = _counter(stat, "total_cache")
-    return max(0, cache - _counter(stat, "total_shmem", otherwise=cache))
+    listed = _counter(stat, "total_active_file", otherwise=cache)
+    listed += _counter(stat, "total_inactive_file")
+    return max(0, min(listed, cache - _counter(stat, "total_shmem", otherwise=cache)))
 
 
 def _counter(stat: bytes, name: str, otherwise: int = 0) -> int:
@@ -174,6 +183,16 @@ def _counter(stat: bytes, name: str, otherwise: int = 0) -> int:
     return int(found[1]) if found else otherwise
 
 
-_V1: Final = _Version(("memory.limit_in_bytes",), "memory.usage_in_bytes", _reclaimable_v1)
+_V1: Final = _Version(
+    limits=("memory.limit_in_bytes",),
+    usage="memory.usage_in_bytes",
+    reclaimable=_reclaimable_v1,
+    kept=("total_rss", "total_shmem"),
+)
 #: Above ``memory.high`` the kernel stalls whoever allocates, which limits as well.
-_V2: Final = _Version(("memory.max", "memory.high"), "memory.current", _reclaimable_v2)
+_V2: Final = _Version(
+    limits=("memory.max", "memory.high"),
+    usage="memory.current",
+    reclaimable=_reclaimable_v2,
+    kept=("anon", "shmem", "slab_unreclaimable"),
+)

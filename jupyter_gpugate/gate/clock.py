@@ -1,4 +1,4 @@
-"""The one clock of the gate: seconds since boot, sleep included."""
+"""The one clock of the gate: seconds since boot, without those that the machine slept."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import time
 from pathlib import Path
 
 
-def boot_time() -> float:
-    """Seconds on the boot clock: no step of the wall clock moves it."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+def awake_time() -> float:
+    """Seconds that the machine has been awake since boot; no step of the wall clock moves it.
+
+    All processes of a boot read the same value.  A suspended machine runs nothing, so a wait, a
+    limit or a lease that time asleep could use up would end work that never had its chance.
+    """
+    return time.monotonic()
 
 
 def boot_id() -> str:

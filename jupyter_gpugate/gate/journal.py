@@ -16,7 +16,7 @@ from sqlalchemy import Connection, delete, insert, select
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.model import Observation
 from jupyter_gpugate.gate import retention, rows, schema
-from jupyter_gpugate.gate.clock import boot_time
+from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.failpoints import failpoint
 from jupyter_gpugate.gate.journal_file import (
     DamagedJournalError,
@@ -63,7 +63,7 @@ class Journal:
         path: Path,
         *,
         boot_id: str,
-        clock: Callable[[], float] = boot_time,
+        clock: Callable[[], float] = awake_time,
         wall: Callable[[], float] = time.time,
     ) -> Journal:
         """Open the journal at ``path``, or begin one.

@@ -23,7 +23,7 @@ from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.core.snapshot import snapshot
 from jupyter_gpugate.core.state import GateState, Traits
 from jupyter_gpugate.core.turn import Happened, take_turn
-from jupyter_gpugate.gate.clock import boot_id, boot_time
+from jupyter_gpugate.gate.clock import awake_time, boot_id
 from jupyter_gpugate.gate.counts import Counts
 from jupyter_gpugate.gate.external import Names
 from jupyter_gpugate.gate.journal import JournalError
@@ -88,7 +88,7 @@ class GateLoop:
         journal: KeepsJournal,
         traits: Traits | None = None,
         *,
-        clock: Callable[[], float] = boot_time,
+        clock: Callable[[], float] = awake_time,
         wall: Callable[[], float] = time.time,
         log: logging.Logger | None = None,
     ) -> None:

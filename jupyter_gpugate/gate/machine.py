@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from jupyter_gpugate.core.model import Fault, KernelProcess, Process, RamReading, ReaderHealth
 from jupyter_gpugate.gate.cgroups import Cgroups
+from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.kernel_file import KernelFile
 from jupyter_gpugate.gate.process_table import ProcessTable
 
 _KIB: Final = 1024
-
-
-def boot_clock() -> float:
-    """Seconds since boot, suspended time included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+#: A line of ``/proc/meminfo``; those of pages for hugetlbfs have no unit.
+_LINES: Final = re.compile(rb"^(\w+): +(\d+)(?: kB)?$", re.MULTILINE)
 
 
 class MachineReading(NamedTuple):
@@ -34,7 +31,7 @@ class MachineReading(NamedTuple):
 class MachineReader:
     """Reads the machine below ``proc``, ``cgroup_root`` and ``shm``; blocking, one call at a time.
 
-    ``clock`` gives seconds on the boot clock.  Neither a machine in trouble nor one that hides
+    ``clock`` gives seconds on the gate's clock.  Neither a machine in trouble nor one that hides
     things makes ``read`` raise: the health of the reading says what is wrong.
     """
 
@@ -43,7 +40,7 @@ class MachineReader:
         proc: str = "/proc",
         cgroup_root: str = "/sys/fs/cgroup",
         shm: str = "/dev/shm",  # noqa: S108 - nothing is written there
-        clock: Callable[[], float] = boot_clock,
+        clock: Callable[[], float] = awake_time,
     ) -> None:
         self._clock = clock
         self._shm = shm
@@ -85,19 +82,21 @@ class MachineReader:
     def _room(self, faults: dict[str, str]) -> _Room | None:
         code = "meminfo"
         try:
-            total, available = _read_meminfo(self._meminfo.read())
-            available = min(total, available + self._reclaimable_arc())
+            memory = _read_meminfo(self._meminfo.read())
+            total = memory.total
+            spare = max(0, memory.most_reclaimable - memory.available)
+            available = memory.available + min(spare, self._reclaimable_arc())
             code = "cgroup"
             level = self._cgroups.tightest(total)
         except (OSError, ValueError) as error:
             faults[code] = str(error)
             return None
         if level is None or level.free_bytes >= available:
-            return _Room(total, available, available, "machine")
-        return _Room(total, available, level.free_bytes, level.cgroup)
+            return _Room(memory, available, available, "machine")
+        return _Room(memory, available, level.free_bytes, level.cgroup)
 
     def _reclaimable_arc(self) -> int:
-        """Return what ZFS gives back under pressure; its cache counts as used in MemAvailable."""
+        """Return what ZFS says that it gives back; its cache counts as used in MemAvailable."""
         try:
             text = self._arcstats.read()
             return max(0, _arc_counter(text, "size") - _arc_counter(text, "c_min"))
@@ -137,14 +136,44 @@ class MachineReader:
         )
 
 
-class _Room(NamedTuple):
+class _Memory(NamedTuple):
+    """What the kernel says of the machine's memory, in bytes."""
+
     total: int
+    available: int
+    shared: int  # shared memory, and files in memory
+    locked: int
+    huge: int  # pages for hugetlbfs, used or not
+    surplus: int  # of those: taken from free memory beside the reserved pool
+    anonymous: int
+    unreclaimable: int  # of the kernel itself
+
+    @property
+    def most_reclaimable(self) -> int:
+        """What no cache can be larger than: all but what certainly holds something else."""
+        kept = self.anonymous + self.shared + self.huge + self.unreclaimable
+        return max(0, self.total - kept)
+
+
+class _Room(NamedTuple):
+    memory: _Memory
     available: int
     free: int
     bound_by: str
 
     def reading(self, taken_at: float, shm_free: int | None) -> RamReading:
-        return RamReading(taken_at, self.total, self.available, self.free, self.bound_by, shm_free)
+        memory = self.memory
+        return RamReading(
+            taken_at,
+            memory.total,
+            self.available,
+            self.free,
+            self.bound_by,
+            shm_free,
+            shared_bytes=memory.shared,
+            unmovable_bytes=memory.shared + memory.locked + memory.surplus,
+            huge_pool_bytes=memory.huge - memory.surplus,
+        )
 
 
 def _smaller(one: _Room, other: _Room) -> _Room:
@@ -152,14 +181,28 @@ def _smaller(one: _Room, other: _Room) -> _Room:
     return tighter._replace(available=min(one.available, other.available))
 
 
-def _read_meminfo(text: bytes) -> tuple[int, int]:
-    """Return MemTotal and MemAvailable in bytes; numbers that cannot be are no reading."""
-    total, available = (
-        _number(rb"^%s: +(\d+) kB$" % name, text) * _KIB for name in (b"MemTotal", b"MemAvailable")
-    )
+def _read_meminfo(text: bytes) -> _Memory:
+    """Read ``/proc/meminfo``; numbers that cannot be are no reading."""
+    told = {name: int(number) for name, number in _LINES.findall(text)}
+    if not {b"MemTotal", b"MemAvailable"} <= told.keys():
+        raise ValueError("no lines MemTotal and MemAvailable")
+
+    def of(*names: bytes) -> int:
+        return sum(told.get(name, 0) for name in names) * _KIB
+
+    total, available, huge = of(b"MemTotal"), of(b"MemAvailable"), of(b"Hugetlb")
     if not 0 <= available <= total or total == 0:
         raise ValueError(f"{available} of {total} bytes available")
-    return total, available
+    return _Memory(
+        total=total,
+        available=available,
+        shared=of(b"Shmem"),
+        locked=of(b"Mlocked"),
+        huge=huge,
+        surplus=min(huge, told.get(b"HugePages_Surp", 0) * of(b"Hugepagesize")),
+        anonymous=of(b"AnonPages"),
+        unreclaimable=of(b"SUnreclaim", b"PageTables", b"KernelStack"),
+    )
 
 
 def _arc_counter(text: bytes, name: str) -> int:

@@ -27,7 +27,7 @@ from typing import Any, cast
 
 from jupyter_gpugate.core.model import Device, DeviceReading, Fault, ReaderHealth
 from jupyter_gpugate.core.protocol import from_json, to_json
-from jupyter_gpugate.gate.clock import boot_time
+from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.nvml_devices import DeviceTable, fault_of, places_of
 from jupyter_gpugate.gate.pid_namespace import PidNamespace
 
@@ -83,7 +83,7 @@ class GpuProbe:
 
     def answer(self, number: int) -> Answer:
         """Read everything once; whatever fails becomes a fault."""
-        taken_at = boot_time()
+        taken_at = awake_time()
         devices: tuple[DeviceReading, ...] = ()
         fault: Fault | None = None
         present, took_s = True, 0.0
@@ -91,9 +91,9 @@ class GpuProbe:
             present = library_is_there()
             if present:
                 table = self._table = self._table or self._open()
-                begun = boot_time()
+                begun = awake_time()
                 devices = table.read()
-                took_s = boot_time() - begun
+                took_s = awake_time() - begun
                 present = bool(devices or table.notes)
         except Exception as error:  # noqa: BLE001 - the reader never raises: it says what is wrong
             fault = fault_of(error, taken_at)
@@ -119,7 +119,7 @@ class GpuProbe:
             except (nvml.NVMLError, ValueError) as error:
                 self._detail[name] = f"unknown ({error})"
         return DeviceTable(
-            cast(ModuleType, Returning(nvml, self._returned)), boot_time, places_of(self._known)
+            cast(ModuleType, Returning(nvml, self._returned)), awake_time, places_of(self._known)
         )
 
     def _noted(self) -> dict[str, str]:
@@ -157,10 +157,10 @@ class Signs:
         self._last = 0.0
 
     def begin(self) -> None:
-        self._last = boot_time()
+        self._last = awake_time()
 
     def give(self) -> None:
-        now = boot_time()
+        now = awake_time()
         if now - self._last >= SIGN_EVERY_S:
             self._last = now
             self._write(SIGN_OF_LIFE)

@@ -5,6 +5,9 @@ out.
 
 Private memory is resident - shared of ``statm``.  Pages that forked processes share until one of
 them writes count for each of them, so a sum over processes may be too high, never too low.
+
+A process whose first thread has ended while others live looks dead in its own folder, and is read
+in that of a thread that is left.
 """
 
 from __future__ import annotations
@@ -142,6 +145,8 @@ class ProcessTable:
         finally:
             if not kept:
                 os.close(descriptor)
+        if _is_empty(statm):
+            private = self._held_by_threads(pid)
         self._replace(Process(pid, stat.start_ticks, stat.parent_pid, uid, private))
         self._note(pid, private)
 
@@ -189,8 +194,40 @@ class ProcessTable:
                 self._forget(pid)
                 self._meet(pid)
                 continue
+            if _is_empty(statm):
+                private = self._held_by_threads(pid)
             self._rows[pid] = self._rows[pid]._replace(private_bytes=private)
             self._note(pid, private)
+
+    def _held_by_threads(self, pid: int) -> int:
+        """What a process holds that has lost its first thread, read there from now on; else 0."""
+        try:
+            folder = self._thread_of(pid)
+            descriptor = self._files.open(f"{folder}/statm") if folder else -1
+        except (OSError, ValueError):
+            return 0
+        if descriptor < 0:
+            return 0
+        kept = False
+        try:
+            statm = read_text(descriptor)
+            private = _private_bytes(statm)
+            self._files.release(pid)
+            kept = self._files.keep(pid, descriptor, statm)
+        except (OSError, ValueError):  # that thread has ended as well
+            return 0
+        finally:
+            if not kept:
+                os.close(descriptor)
+        return private
+
+    def _thread_of(self, pid: int) -> str:
+        """Folder of a thread that has outlived the first one of its process; "" otherwise."""
+        folder = f"{self._proc}/{pid}"
+        if not _read_stat(self._text(f"{folder}/stat", _STAT)).is_headless:
+            return ""
+        left = (name for name in os.listdir(f"{folder}/task") if name != str(pid))  # noqa: PTH208
+        return next((f"{folder}/task/{name}" for name in left), "")
 
     def _note(self, pid: int, private: int) -> None:
         if private >= NOTABLE_BYTES and pid not in self._notable:
@@ -224,7 +261,10 @@ class ProcessTable:
             try:
                 uid = os.stat(folder).st_uid  # noqa: PTH116
                 command_line = self._text(f"{folder}/cmdline", _COMMAND_LINE)
-            except OSError:
+                if not command_line and (thread := self._thread_of(pid)):
+                    folder = thread
+                    command_line = self._text(f"{folder}/cmdline", _COMMAND_LINE)
+            except (OSError, ValueError):
                 continue
             row = row._replace(uid=uid)
             self._replace(row)
@@ -248,12 +288,19 @@ class _Stat(NamedTuple):
     parent_pid: int
     flags: int
     start_ticks: int
+    is_headless: bool  # its first thread has ended, others live
 
 
 def _read_stat(text: bytes) -> _Stat:
-    """Pick fields 4, 9 and 22; the name in field 2 may hold blanks and brackets of its own."""
+    """Pick what matters; the name in field 2 may hold blanks and brackets of its own."""
     fields = text[text.rindex(b")") + 2 :].split(b" ", 20)
-    return _Stat(int(fields[1]), int(fields[6]), int(fields[19]))
+    state, threads = fields[0], int(fields[17])
+    return _Stat(int(fields[1]), int(fields[6]), int(fields[19]), state == b"Z" and threads > 1)
+
+
+def _is_empty(statm: bytes) -> bool:
+    """Whether there is no memory behind it, as of the dead."""
+    return statm.startswith(b"0 ")
 
 
 def _private_bytes(statm: bytes) -> int:

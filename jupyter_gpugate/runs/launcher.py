@@ -301,7 +301,7 @@ class Launcher:
     async def _stop(self, record: Record) -> str:
         if record.supervisor is None and await self._withdraw(record, "cancelled"):
             return "withdrawn"
-        stop = {"reason": "cancelled", "at": time.clock_gettime(time.CLOCK_BOOTTIME)}
+        stop = {"reason": "cancelled", "at": time.monotonic()}
         with suppress(OSError):  # a full disk keeps nobody from stopping a run
             await asyncio.to_thread(directory.write_stop, record.attempt_path, stop)
         if record.supervisor is not None:

@@ -35,13 +35,18 @@ def boot_id() -> str:
 def start_ticks(pid: int) -> int | None:
     """When a process started, in ticks since boot; None when there is none, or a zombie.
 
-    Raises `OSError` where that cannot be told.
+    State Z is that of its first thread: while others live, so does the process.  Raises `OSError`
+    where that cannot be told.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    return None if _is_dead(fields) else int(fields[19])
+
+
+def _is_dead(fields: list[bytes]) -> bool:
+    return fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
 
 
 def is_alive(process: ProcessName) -> bool:
@@ -103,11 +108,30 @@ def tagged(run_id: str) -> list[ProcessName]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with suppress(OSError):
-            if mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
+            if mark in environment(Path(entry.path)).split(b"\0"):
                 ticks = start_ticks(int(entry.name))
                 if ticks is not None:
                     found.append(ProcessName(int(entry.name), ticks))
     return found
+
+
+def environment(process: Path) -> bytes:
+    """The environment of a process in its folder, or in that of a thread that outlived the first.
+
+    Raises `OSError` where it may not be read.
+    """
+    text = b""
+    with suppress(ProcessLookupError):  # told by newer kernels where others tell nothing
+        text = (process / "environ").read_bytes()
+    if text:
+        return text
+    fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
+    if fields[0] != b"Z" or _is_dead(fields):
+        return b""
+    for thread in (process / "task").iterdir():
+        if thread.name != process.name:
+            return (thread / "environ").read_bytes()
+    return b""
 
 
 async def kill_all(run_id: str, known: Iterable[ProcessName]) -> list[ProcessName]:

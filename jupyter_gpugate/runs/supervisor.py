@@ -19,7 +19,8 @@ hold, which also measures a run that is over before it was ever read.  File page
 are counted with it: they are few, and too much is the safe side.  In a tree that never had more
 than one process the mark covers every stretch without a reading.
 
-*Time* is the boot clock in seconds; wall-clock time stands only in the record for people.
+*Time* is counted in seconds awake, so that a suspended machine uses up no limit and no grace;
+wall-clock time stands only in the record for people.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import resource
 import selectors
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -46,6 +48,7 @@ READING_S = 5.0
 SHARE = 0.02  # of the time that glances, and again readings, may cost at most
 PATIENCE_S = 1.0  # for one reading of the whole tree
 GROWN_BYTES = 4 << 20  # growth that calls for a reading, or 3 % where that is more
+MOST_ENTRIES = 20_000  # of file systems in memory, in one look
 LINGER_S = 0.5
 PENDING_S = 2.0  # after KILL, processes that are still there are named
 OUTPUT_CAP = 64 << 20  # of printed bytes, and again of displays
@@ -55,9 +58,9 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def boot_time() -> float:
-    """Seconds since boot, time asleep included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+def awake_time() -> float:
+    """Seconds since boot, without those that the machine slept: then no run can work either."""
+    return time.monotonic()
 
 
 # -- processes --------------------------------------------------------------------------------
@@ -73,10 +76,45 @@ class Proc(NamedTuple):
 def stat_fields(pid: int) -> list[bytes]:
     """Fields of ``/proc/PID/stat`` from the state on; empty when the process is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
+
+
+def has_ended(fields: list[bytes]) -> bool:
+    """Whether these are the fields of a dead process: state Z is that of its first thread only."""
+    return fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
+
+
+def threads_of(pid: int) -> list[str]:
+    """Folders of the threads that are left of a process whose first thread has ended.
+
+    What a process tells by its memory, such as ``statm`` and ``environ``, is then empty in its own
+    folder and not in theirs.
+    """
+    fields = stat_fields(pid)
+    if not fields or fields[0] not in (b"Z", b"X") or has_ended(fields):
+        return []
+    with suppress(OSError):
+        task = f"/proc/{pid}/task"
+        return [f"{task}/{thread}" for thread in os.listdir(task) if thread != str(pid)]
+    return []
+
+
+def content(path: str) -> bytes:
+    """Read a file; empty where it cannot be read."""
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read()
+    return b""
+
+
+def read_proc(pid: int, name: str) -> bytes:
+    """Read a file that a process tells by its memory; empty where there is nothing to be read."""
+    text = content(f"/proc/{pid}/{name}")
+    for folder in [] if text else threads_of(pid):
+        text = text or content(f"{folder}/{name}")
+    return text
 
 
 def process(pid: int) -> Proc | None:
@@ -121,7 +159,7 @@ def descendants(root: int) -> Iterator[Proc]:
 def is_alive(one: Proc) -> bool:
     """Whether this very process still runs; one that nobody has waited for yet does not."""
     fields = stat_fields(one.pid)
-    return bool(fields) and int(fields[19]) == one.ticks and fields[0] not in (b"Z", b"X")
+    return bool(fields) and int(fields[19]) == one.ticks and not has_ended(fields)
 
 
 def send(one: Proc, number: int) -> bool:
@@ -169,9 +207,8 @@ def carriers(tag: bytes) -> list[Proc]:
             one = process(pid)
             if one is None or pid == os.getpid() or os.stat(f"/proc/{pid}").st_uid != os.getuid():
                 continue
-            with open(f"/proc/{pid}/environ", "rb") as environment:
-                if tag in environment.read().split(b"\0") and is_alive(one):
-                    found.append(one)
+            if tag in read_proc(pid, "environ").split(b"\0") and is_alive(one):
+                found.append(one)
     return found
 
 
@@ -291,19 +328,32 @@ class Reading(NamedTuple):
     """What one process held, in bytes."""
 
     held: int
-    mapped: int  # its share of file pages: shown, never charged
+    mapped: int  # its share of file pages that can be dropped: shown, never charged
     resident: int
     exact: bool  # False: resident - shared, where the kernel does not tell more
+    shared: int = 0  # of what is held: shared memory and locked file pages
+    shmem: int = 0  # of that: shared memory
+    huge: int = 0  # beside all that: pages of hugetlbfs
+
+
+def statm_bytes(pid: int) -> tuple[int, int]:
+    """Resident bytes of a process, and those of them that are file pages or shared memory."""
+    with suppress(ValueError):
+        _, pages, shared = map(int, content(f"/proc/{pid}/statm").split()[:3])
+        if not pages:  # it is dead, or its first thread is
+            folder = next(iter(threads_of(pid)), "")
+            _, pages, shared = map(int, content(f"{folder}/statm").split()[:3])
+        return pages * PAGE, shared * PAGE
+    return 0, 0
 
 
 def glance(pids: Iterable[int]) -> tuple[int, int]:
     """Resident bytes, and those shared with nobody and no file, summed over processes."""
     resident = private = 0
     for pid in pids:
-        with suppress(OSError), open(f"/proc/{pid}/statm", "rb") as statm:
-            _, pages, shared = map(int, statm.read().split()[:3])
-            resident += pages * PAGE
-            private += (pages - shared) * PAGE
+        pages, shared = statm_bytes(pid)
+        resident += pages
+        private += pages - shared
     return resident, private
 
 
@@ -316,21 +366,301 @@ def read_roughly(pid: int) -> Reading | None:
 def read_memory(pid: int) -> Reading | None:
     """Read one process, exactly where the kernel lets us; None when it is gone."""
     sizes: dict[bytes, int] = {}
-    with suppress(OSError, ValueError), open(f"/proc/{pid}/smaps_rollup", "rb") as rollup:
-        for words in map(bytes.split, rollup.readlines()[1:]):
+    with suppress(ValueError):
+        for words in map(bytes.split, read_proc(pid, "smaps_rollup").splitlines()[1:]):
             sizes[words[0]] = int(words[1]) << 10
-    if b"Pss_Anon:" in sizes:
-        held = sizes[b"Pss_Anon:"] + sizes[b"Pss_Shmem:"] + sizes.get(b"SwapPss:", 0)
-        return Reading(held, sizes[b"Pss_File:"], sizes[b"Rss:"], exact=True)
-    return read_roughly(pid)
+    if b"Pss_Anon:" not in sizes:
+        return read_roughly(pid)
+    locked = locked_files(pid, sizes)
+    shared = sizes[b"Pss_Shmem:"] + locked
+    return Reading(
+        held=sizes[b"Pss_Anon:"] + shared + sizes.get(b"SwapPss:", 0),
+        mapped=sizes[b"Pss_File:"] - locked,
+        resident=sizes[b"Rss:"],
+        exact=True,
+        shared=shared,
+        shmem=sizes[b"Pss_Shmem:"],
+        huge=sizes.get(b"Private_Hugetlb:", 0) + sizes.get(b"Shared_Hugetlb:", 0),
+    )
+
+
+def locked_files(pid: int, sizes: dict[bytes, int]) -> int:
+    """Return a process's share of the file pages that it has locked: the kernel cannot drop them.
+
+    ``Locked`` is the share of everything locked, anonymous pages too.  Where the sums leave open
+    how much of it are file pages, the single mappings tell; unread, too much is the safe side.
+    """
+    locked, files = sizes.get(b"Locked:", 0), sizes[b"Pss_File:"]
+    most = min(locked, files)
+    least = min(most, max(0, locked - sizes[b"Pss_Anon:"] - sizes[b"Pss_Shmem:"]))
+    if most - least <= GROWN_BYTES:
+        return most
+    in_memory = memory_devices()
+    shares = [
+        max(0, one.locked - one.anonymous)
+        for one in mappings(pid)
+        if one.inode and one.device not in in_memory
+    ]
+    return min(most, max(least, sum(shares))) if shares else most
+
+
+class Mapping(NamedTuple):
+    """One mapping of a process, in bytes; inode 0 is no file."""
+
+    device: int
+    inode: int
+    share: int
+    anonymous: int
+    locked: int
+
+
+def mappings(pid: int) -> Iterator[Mapping]:
+    """Yield the mappings of a process; none where they cannot be read."""
+    device = inode = 0
+    sizes: dict[bytes, int] = {}
+    with suppress(ValueError, IndexError):
+        for line in read_proc(pid, "smaps").splitlines():
+            words = line.split(None, 5)
+            if not words[0].endswith(b":"):
+                major, _, minor = words[3].partition(b":")
+                device, inode = os.makedev(int(major, 16), int(minor, 16)), int(words[4])
+                sizes = {}
+            elif words[0] == b"VmFlags:":  # the last line of each
+                told = (sizes.get(key, 0) for key in (b"Pss:", b"Anonymous:", b"Locked:"))
+                yield Mapping(device, inode, *told)
+            elif words[-1] == b"kB":
+                sizes[words[0]] = int(words[1]) << 10
+
+
+def surplus_huge_pages() -> int:
+    """Return the bytes of huge pages that were taken from free memory beside the reserved pools."""
+    total = 0
+    pools = "/sys/kernel/mm/hugepages"
+    with suppress(OSError, ValueError):
+        for pool in os.listdir(pools):  # such as hugepages-2048kB
+            with open(f"{pools}/{pool}/surplus_hugepages", "rb") as surplus:
+                total += int(surplus.read()) * (int(pool[10:-2]) << 10)
+    return total
+
+
+# -- files in memory --------------------------------------------------------------------------
+
+
+def memory_mounts() -> dict[int, str]:
+    """Return the file systems that keep their files in memory, by device, with where they are."""
+    found: dict[int, str] = {}
+    with suppress(OSError, ValueError), open("/proc/self/mountinfo") as mounts:
+        for line in mounts:
+            place, _, what = line.partition(" - ")
+            if what.split(None, 1)[0] in ("tmpfs", "devtmpfs"):
+                device, _, where = place.split()[2:5]
+                major, minor = map(int, device.split(":"))
+                found.setdefault(os.makedev(major, minor), where.replace("\\040", " "))
+    return found
+
+
+def memory_devices() -> set[int]:
+    """Return the devices of `memory_mounts`, and that of memory files without a name."""
+    devices = set(memory_mounts())
+    with suppress(AttributeError, OSError):
+        unnamed = os.memfd_create("gpugate")
+        devices.add(os.fstat(unnamed).st_dev)
+        os.close(unnamed)
+    return devices
+
+
+def shared_memory() -> int:
+    """Return the bytes of shared memory on this machine, files in memory included."""
+    with suppress(OSError, ValueError, IndexError), open("/proc/meminfo", "rb") as meminfo:
+        return int(meminfo.read().partition(b"\nShmem:")[2].split(None, 1)[0]) << 10
+    return 0
+
+
+def written_bytes(pids: Iterable[int]) -> int:
+    """Return what these processes have written to files, and their children that were waited for.
+
+    The kernel adds what a child has written to its parent's count when the parent waits for it.
+    """
+    total = 0
+    for pid in pids:
+        with suppress(ValueError, IndexError):
+            total += int(read_proc(pid, "io").partition(b"wchar:")[2].split(None, 1)[0])
+    return total
+
+
+class Inode(NamedTuple):
+    """The identity of a file."""
+
+    device: int
+    number: int
+
+
+class MemoryFiles:
+    """What a run has put into files in memory: it stays there when nobody has it open any more.
+
+    A file belongs to the run when it was changed during the run and either a process of the tree
+    has it open for writing and nobody else has it open; or it has appeared between two looks, is
+    its user's, is open nowhere else, and the tree has written at least as much meanwhile as all
+    such files hold together.  What a neighbour writes is neither.
+    """
+
+    def __init__(self, began_at: float) -> None:
+        self.sizes: dict[Inode, int] = {}
+        self._paths: dict[Inode, str] = {}
+        self._strangers: set[Inode] = set()
+        self._mounts: dict[int, str] = {}
+        self._devices: set[int] = set()
+        self._began_at = self._looked_at = began_at - 0.1  # wall clock; the stamps are coarse
+        self._pids: set[int] = set()  # whoever was in the tree
+        self._shared = shared_memory()
+        self._written = 0
+
+    def have_moved(self) -> bool:
+        """Whether the machine's shared memory has changed notably since the last look."""
+        return abs(shared_memory() - self._shared) > GROWN_BYTES
+
+    def paths(self) -> list[str]:
+        """Where the files are that still have a name, the largest first."""
+        named = [inode for inode in self.sizes if os.path.exists(self._paths.get(inode, ""))]
+        return [self._paths[inode] for inode in sorted(named, key=self.sizes.__getitem__)[::-1]]
+
+    def look(self, pids: list[int]) -> int:
+        """Find the run's files; return how much they hold.  ``pids`` is the whole tree."""
+        self._pids.update(pids)
+        if not self._paths and not self.have_moved():
+            return self._segments()
+        if not self._devices:
+            self._mounts, self._devices = memory_mounts(), memory_devices()
+        now, shared, written = time.time() - 0.1, shared_memory(), written_bytes(pids)
+        opened = self._opened_by(pids[1:])
+        new = {
+            inode: path
+            for inode, path in opened.items()
+            if inode not in self._paths and inode not in self._strangers
+        }
+        least, grown = written - self._written, shared - self._shared
+        closed = self._appeared(opened) if min(least, grown) > GROWN_BYTES else {}
+        if new or closed:
+            elsewhere = self._opened_elsewhere(set(pids))
+            self._strangers |= new.keys() & elsewhere
+            closed = {inode: path for inode, path in closed.items() if inode not in elsewhere}
+            self._paths.update((i, path) for i, path in new.items() if i not in elsewhere)
+        if sum(map(size_of, closed.values())) <= least + (least >> 4):
+            self._paths.update(closed)
+        self._shared, self._written, self._looked_at = shared, written, now
+        self.sizes = {i: size for i in self._paths if (size := self._size(i, opened)) is not None}
+        self._paths = {inode: self._paths[inode] for inode in self.sizes}
+        return sum(self.sizes.values()) + self._segments()
+
+    def _opened_by(self, pids: Iterable[int], *, to_write: bool = True) -> dict[Inode, str]:
+        """Files in memory that these processes have open, with a path that leads there now."""
+        found: dict[Inode, str] = {}
+        for pid in pids:
+            folder = f"/proc/{pid}/fd"
+            with suppress(OSError):
+                for number in os.listdir(folder):
+                    with suppress(OSError):
+                        path = f"{folder}/{number}"
+                        told = os.stat(path)
+                        if told.st_dev not in self._devices or not stat.S_ISREG(told.st_mode):
+                            continue
+                        # The link's own mode says what the file was opened for.
+                        is_written = os.lstat(path).st_mode & stat.S_IWUSR
+                        if not to_write or (is_written and told.st_ctime >= self._began_at):
+                            found[Inode(told.st_dev, told.st_ino)] = path
+        return found
+
+    def _opened_elsewhere(self, pids: set[int]) -> set[Inode]:
+        others = (pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))))
+        return set(self._opened_by((pid for pid in others if pid not in pids), to_write=False))
+
+    def _appeared(self, opened: dict[Inode, str]) -> dict[Inode, str]:
+        """Files of this user that have changed since the last look and that nobody has claimed."""
+        found: dict[Inode, str] = {}
+        left = MOST_ENTRIES
+        todo = [(device, place) for device, place in self._mounts.items()]
+        while todo and left > 0:
+            device, folder = todo.pop()
+            with suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    left -= 1
+                    told = entry.stat(follow_symlinks=False)
+                    inode = Inode(told.st_dev, told.st_ino)
+                    if told.st_dev != device:
+                        continue
+                    if stat.S_ISDIR(told.st_mode):
+                        todo.append((device, entry.path))
+                    elif (
+                        stat.S_ISREG(told.st_mode)
+                        and told.st_uid == os.getuid()
+                        and told.st_ctime >= self._looked_at
+                        and not (inode in opened or inode in self._paths)
+                        and inode not in self._strangers
+                    ):
+                        found[inode] = entry.path
+        return found
+
+    def _size(self, inode: Inode, opened: dict[Inode, str]) -> int | None:
+        """What a file holds now; None when it is gone."""
+        path = opened.get(inode)
+        if path is not None:
+            with suppress(OSError):
+                self._paths[inode] = os.readlink(path)  # noqa: PTH115 - as above
+                return os.stat(path).st_blocks * 512
+        known = self._paths[inode]
+        for place in (known, renamed(known, inode.number)):
+            with suppress(OSError):
+                told = os.stat(place)
+                if inode == (told.st_dev, told.st_ino):
+                    self._paths[inode] = place
+                    return told.st_blocks * 512
+        return None
+
+    def _segments(self) -> int:
+        """What the tree's System V segments hold that no process has attached."""
+        total = 0
+        with suppress(OSError, ValueError, IndexError), open("/proc/sysvipc/shm", "rb") as table:
+            names, *rows = (line.split() for line in table)
+            for row in rows:
+                told = dict(zip(names, row))
+                is_ours = int(told[b"cpid"]) in self._pids
+                if (
+                    is_ours
+                    and told[b"nattch"] == b"0"
+                    and int(told[b"ctime"]) >= self._began_at - 1
+                ):
+                    total += int(told[b"rss"]) + int(told[b"swap"])
+        return total
+
+    def mapped(self, pids: Iterable[int]) -> int:
+        """Return what of the run's files the readings of these processes count already."""
+        own = (one for pid in pids for one in mappings(pid) if one[:2] in self.sizes)
+        return sum(one.share for one in own)
+
+
+def size_of(path: str) -> int:
+    """Return the bytes that a file holds; 0 when it is gone."""
+    with suppress(OSError):
+        return os.stat(path).st_blocks * 512
+    return 0
+
+
+def renamed(path: str, inode: int) -> str:
+    """Return the name that a file has in its folder now; "" when it is not there any more."""
+    with suppress(OSError), os.scandir(os.path.dirname(path)) as entries:
+        return next((entry.path for entry in entries if entry.inode() == inode), "")
+    return ""
 
 
 class RamMeter:
     """RAM held by a tree, and the greatest it held."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: MemoryFiles | None = None) -> None:
         self.held: int | None = None
+        self.shared = 0  # of what is held: what `statm` does not tell from files on a disk
         self.mapped: int | None = None
+        self.files = files
+        self._beside_processes = 0  # files in memory and huge pages, as last read
         self.taken_at = 0.0
         self.peak: int | None = None
         self.exact = True
@@ -350,7 +680,8 @@ class RamMeter:
     def look(self, pids: Iterable[int]) -> None:
         """Call for a reading if these processes hold notably more than at any reading so far."""
         pairs = zip(glance(pids), self._seen)
-        if any(now > seen + max(GROWN_BYTES, seen * 3 // 100) for now, seen in pairs):
+        has_grown = any(now > seen + max(GROWN_BYTES, seen * 3 // 100) for now, seen in pairs)
+        if has_grown or (self.files is not None and self.files.have_moved()):
             self.want()
 
     def read(self, pids: list[int], now: float) -> None:
@@ -359,10 +690,10 @@ class RamMeter:
         A process that forks without end locks its page tables for seconds on end; past
         `PATIENCE_S` the rest is read roughly, so that the run can still be stopped.
         """
-        began = boot_time()
+        began = awake_time()
         found: dict[int, Reading] = {}
         for pid in pids:
-            is_late = boot_time() - began > PATIENCE_S
+            is_late = awake_time() - began > PATIENCE_S
             reading = read_roughly(pid) if is_late else read_memory(pid)
             if reading is not None:
                 found[pid] = reading
@@ -372,13 +703,15 @@ class RamMeter:
         self._largest = {pid: self._largest[pid] for pid in pids if pid in self._largest}
         if self._beside <= found.keys():
             self._ended.clear()
-        self.held = sum(self._rows.values())
+        self._beside_processes = self._read_beside(pids, found)
+        self.held = sum(self._rows.values()) + self._beside_processes
+        self.shared = sum(r.shared for r in found.values()) + self._beside_processes
         self.mapped = sum(reading.mapped for reading in found.values())
         self.exact = self.exact and all(reading.exact for reading in found.values())
         self.peak = max(self.peak or 0, self.held)
         resident, private = glance(pids)
         self._seen = (max(self._seen[0], resident), max(self._seen[1], private))
-        self.taken_at, self._cost_s = now, boot_time() - began
+        self.taken_at, self._cost_s = now, awake_time() - began
         self.due_at = now + max(READING_S, self._cost_s / SHARE)
 
     def ended(self, pid: int, mark: int, *, had_children: bool, beside: Iterable[int] = ()) -> None:
@@ -400,7 +733,22 @@ class RamMeter:
                 self._take(other, reading)
         self._rows.pop(pid, None)
         self._ended[pid] = largest.held + unseen
-        self.peak = max(self.peak or 0, sum(self._rows.values()) + sum(self._ended.values()))
+        together = sum(self._rows.values()) + sum(self._ended.values())
+        self.peak = max(self.peak or 0, together + self._beside_processes)
+
+    def _read_beside(self, pids: list[int], found: dict[int, Reading]) -> int:
+        """What the tree holds in no process's pages: files in memory, and surplus huge pages.
+
+        A reserved pool of huge pages is out of what is available whether it is used or not, so
+        that what a run takes of it is no need of its own.
+        """
+        huge = sum(reading.huge for reading in found.values())
+        total = min(huge, surplus_huge_pages()) if huge else 0
+        if self.files is not None:
+            held = self.files.look(pids)
+            shared = [pid for pid, reading in found.items() if reading.shmem > 0]
+            total += held - min(held, self.files.mapped(shared)) if held and shared else held
+        return total
 
     def _take(self, pid: int, reading: Reading) -> None:
         """Keep what one process holds now."""
@@ -782,7 +1130,7 @@ class Supervisor:
         self.is_childless = False
         self.is_alone = self.launch["workers"] == 1  # no second process was ever seen
         self.tree: set[Proc] = set()
-        self.meter = RamMeter()
+        self.meter = RamMeter(MemoryFiles(self.wall_started))
         self.episodes: set[int] = set()
         self.stop_asked = ""  # the first reason somebody gave to stop
         self.is_terminated = False
@@ -853,9 +1201,9 @@ class Supervisor:
         launch = self.launch
         body = {"run_id": launch["run_id"], "fence": launch["fence"], "pid": self.me.pid}
         body.update(start_ticks=self.me.ticks, boot_id=self.boot_id)
-        give_up_at = boot_time() + HOLD_FENCE_S
+        give_up_at = awake_time() + HOLD_FENCE_S
         while self.end is None and not self._is_stop_asked():
-            now = boot_time()
+            now = awake_time()
             answer = self.link.take(now)
             if answer is not None and answer.status != 0:
                 give_up_at = now + HOLD_FENCE_S
@@ -874,7 +1222,7 @@ class Supervisor:
 
     def _start(self) -> None:
         launch = self.launch
-        self.started_at, self.wall_started = boot_time(), time.time()
+        self.started_at, self.wall_started = awake_time(), time.time()
         name = f"gpugate-{launch['run_id']}-{launch['attempt']}"
         self.cgroup = make_cgroup(name)
         try:
@@ -886,7 +1234,7 @@ class Supervisor:
             self._stop({"outcome": "failed", "reason": f"cannot start: {error}"})
             return
         self.phase = "running"
-        self._glance(boot_time())
+        self._glance(awake_time())
 
     def _start_worker(self, environment: dict[str, str]) -> None:
         launch = self.launch
@@ -921,9 +1269,9 @@ class Supervisor:
         due_at = min(self.glance_at, self.meter.due_at)
         if self.stopping is not None:
             due_at = min(due_at, self.stopping.next_at)
-        self._wait(min(due_at - boot_time(), GLANCE_S))
+        self._wait(min(due_at - awake_time(), GLANCE_S))
         self._reap()
-        now = boot_time()
+        now = awake_time()
         self._judge(now)
         if self.is_childless:
             return
@@ -996,7 +1344,7 @@ class Supervisor:
 
     def _glance(self, now: float) -> None:
         """Look at the tree; read its memory where that is due."""
-        began = boot_time()
+        began = awake_time()
         tree = set(descendants(self.me.pid))
         self.is_alone = self.is_alone and len(tree) <= 1
         if tree != self.tree:
@@ -1005,7 +1353,7 @@ class Supervisor:
         pids = [self.me.pid, *(one.pid for one in tree)]
         self.meter.look(pids)
         self.is_shm_full = is_shm_full()
-        cost_s = boot_time() - began
+        cost_s = awake_time() - began
         age_s = now - (self.started_at or now)
         pace_s = min(GLANCE_S, max(0.02, age_s / 4))  # a run may be over before it is old
         self.glance_at = now + max(pace_s, cost_s / SHARE)
@@ -1050,7 +1398,7 @@ class Supervisor:
 
     def _stop(self, end: dict[str, Any], linger_s: float = 0.0) -> None:
         self.meter.want()
-        now = boot_time()
+        now = awake_time()
         self._glance(now)  # the last look before the tree goes
         self.end, self.phase, self.beat_at = end, "stopping", 0.0
         grace_s, begin_at = self.launch["grace_s"], now + linger_s
@@ -1087,6 +1435,7 @@ class Supervisor:
             "tree": [self.me, *sorted(self.tree)],
             "report": {
                 "ram_held_bytes": self.meter.held,
+                "ram_shared_bytes": self.meter.shared,
                 "ram_age_s": now - self.meter.taken_at,
                 "mapped_bytes": self.meter.mapped,
                 "vram_held_bytes": summed(w.torch.get("vram_held", {}) for w in self.workers),
@@ -1118,7 +1467,7 @@ class Supervisor:
 
     def _finish(self) -> None:
         """Write the end to the disk, tell the gate, and go."""
-        ended_at = boot_time()
+        ended_at = awake_time()
         for worker in self.workers:
             if worker.output in self.selector.get_map():
                 self._read_output(worker)
@@ -1131,7 +1480,7 @@ class Supervisor:
         message = {"run_id": self.launch["run_id"], "fence": self.launch["fence"], "end": end}
         self.is_terminated = False
         is_recorded, is_told = False, self.is_fenced
-        while (now := boot_time()) < ended_at + FINISH_S:
+        while (now := awake_time()) < ended_at + FINISH_S:
             is_recorded = is_recorded or self._record(record)
             answer = self.link.take(now)
             if answer is not None and answer.message == "finished":
@@ -1158,8 +1507,8 @@ class Supervisor:
         left = carriers(tag)
         if left:
             stopping.means.append("sweep")
-        until = boot_time() + PENDING_S
-        while left and boot_time() < until:
+        until = awake_time() + PENDING_S
+        while left and awake_time() < until:
             for one in left:
                 send(one, signal.SIGKILL)
             self._wait(0.02)
@@ -1170,7 +1519,7 @@ class Supervisor:
         if not stopping.means:
             return None
         began_at = ended_at if stopping.began_at is None else stopping.began_at
-        ms = round((boot_time() - began_at) * 1000)
+        ms = round((awake_time() - began_at) * 1000)
         return {"means": " + ".join(stopping.means), "ms": ms, "survivors": left}
 
     def _record(self, record: dict[str, Any]) -> bool:

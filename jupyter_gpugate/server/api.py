@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel, ValidationError
 from tornado.web import HTTPError, RequestHandler
 
-from jupyter_gpugate.gate.clock import boot_time
+from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.journal import JournalError
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.socket import peer_uid
@@ -74,7 +74,7 @@ class ApiHandler(RequestHandler):
 
     async def prepare(self) -> None:
         if self.keeps_awake:
-            self.host.touched_at = boot_time()
+            self.host.touched_at = awake_time()
         if peer_uid(self) not in (os.getuid(), 0):
             raise HTTPError(403, "this socket belongs to another user")
         with contextlib.suppress(asyncio.TimeoutError):
@@ -151,12 +151,12 @@ class ApiHandler(RequestHandler):
     async def polled(self, asked: PollQuery, make: Callable[[], tuple[Any, Any]]) -> None:
         """Answer with an ETag; with ``wait`` only once it differs from the caller's."""
         known = asked.etag or self.request.headers.get("If-None-Match", "")
-        deadline = boot_time() + asked.wait
+        deadline = awake_time() + asked.wait
         while True:
             version = self.gate.version
             answer, essence = make()
             etag = tag_of(essence)
-            left = deadline - boot_time()
+            left = deadline - awake_time()
             if etag != known or left <= 0:
                 break
             await self.gate.changed(version, left)

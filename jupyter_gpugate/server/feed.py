@@ -19,7 +19,7 @@ from typing import Any
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.model import Phase, RunEnd
 from jupyter_gpugate.core.state import GateState, Lease, Queued
-from jupyter_gpugate.gate.clock import boot_time
+from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import ACTIVE, ENDED, QUEUED, Record
@@ -84,9 +84,9 @@ class Feed:
 
     async def since(self, epoch: str, after: int, wait_s: float) -> dict[str, Any]:
         """What came after ``after``, as soon as there is any; with a gap, where all runs stand."""
-        deadline = boot_time() + wait_s
+        deadline = awake_time() + wait_s
         gap = epoch != self.epoch or after > self._last or after < self._last - len(self._ring)
-        while not gap and after == self._last and (left := deadline - boot_time()) > 0:
+        while not gap and after == self._last and (left := deadline - awake_time()) > 0:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), left)
         standing = {run_id: asdict(one) for run_id, one in self._standings.items()}

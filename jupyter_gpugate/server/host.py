@@ -25,7 +25,7 @@ from tornado.web import Application
 
 from jupyter_gpugate.core.protocol import from_json, is_token, to_json
 from jupyter_gpugate.core.state import Traits
-from jupyter_gpugate.gate.clock import boot_id, boot_time
+from jupyter_gpugate.gate.clock import awake_time, boot_id
 from jupyter_gpugate.gate.history import History
 from jupyter_gpugate.gate.journal import Journal, JournalError
 from jupyter_gpugate.gate.local_disk import state_directory
@@ -91,7 +91,7 @@ class Host:
         self.feed: Feed | None = None
         self.history: History | None = None
         self.fault = ""  # why nobody can be asked here
-        self.touched_at = boot_time()  # the last request of anybody
+        self.touched_at = awake_time()  # the last request of anybody
         self.ready = asyncio.Event()
         self.led = asyncio.Event()  # this process has all runs at hand
         self._lock = GateLock(settings.state / "gate.lock")
@@ -129,8 +129,8 @@ class Host:
     def idle_s(self) -> float:
         """Seconds since anything was asked or unfinished; for a host that ends when unused."""
         if self.launcher is not None and self.launcher.unfinished():
-            self.touched_at = boot_time()
-        return boot_time() - self.touched_at
+            self.touched_at = awake_time()
+        return awake_time() - self.touched_at
 
     async def _follow(self) -> None:
         while True:
@@ -161,7 +161,7 @@ class Host:
     async def _lead(self) -> None:
         settings = self.settings
         journal = await asyncio.to_thread(self._open_journal)
-        sampler = Sampler(GpuReader(clock=boot_time), MachineReader(clock=boot_time))
+        sampler = Sampler(GpuReader(clock=awake_time), MachineReader(clock=awake_time))
         gate = GateLoop(sampler, journal, settings.traits, log=self.log)
         self._held.push_async_callback(gate.stop)
         await gate.start()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpugate.core.model import DeviceReading
-from jupyter_gpugate.gate.clock import boot_time
+from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.nvml import GpuReader, Reading
 from tests.fake_nvml import StandIn
 
@@ -26,7 +26,7 @@ class Reader:
     def __init__(self, deadline_s: float = DEADLINE_S, starting_s: float = DEADLINE_S) -> None:
         self.loop = asyncio.new_event_loop()
         self.later_s = 0.0
-        self.reader = GpuReader(lambda: boot_time() + self.later_s, deadline_s, starting_s)
+        self.reader = GpuReader(lambda: awake_time() + self.later_s, deadline_s, starting_s)
 
     def read(self) -> Reading:
         return self.loop.run_until_complete(self.reader.read())

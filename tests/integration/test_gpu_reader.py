@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpugate.core.model import GB, MB, DeviceReading, GpuProcess, ReaderHealth
-from jupyter_gpugate.gate.clock import boot_time
+from jupyter_gpugate.gate.clock import awake_time
 from tests.fake_nvml import HOLDER
 from tests.integration.gpu_reading import Driver, Reader, driver_in, wait_until
 
@@ -160,9 +160,9 @@ def test_the_smaller_free_around_the_lists_counts(
 def test_a_reading_is_as_old_as_its_first_number(driver: Driver, reader: Reader) -> None:
     """A reading bears the time before anything of it was read."""
     driver().gpu()
-    before = boot_time()
+    before = awake_time()
     reading = only(reader)
-    assert before <= reading.taken_at <= boot_time()
+    assert before <= reading.taken_at <= awake_time()
 
 
 # -- process lists ----------------------------------------------------------------------------

@@ -531,9 +531,9 @@ def test_the_child_of_a_killed_gate_ends_even_while_it_hangs(
     stand_in.hang("nvmlDeviceGetCount_v2")
     program = (
         "import asyncio\n"
-        "from jupyter_gpugate.gate.clock import boot_time\n"
+        "from jupyter_gpugate.gate.clock import awake_time\n"
         "from jupyter_gpugate.gate.nvml import GpuReader\n"
-        "asyncio.run(GpuReader(boot_time, 600).read())\n"
+        "asyncio.run(GpuReader(awake_time, 600).read())\n"
     )
     gate = subprocess.Popen([sys.executable, "-c", program])
     try:
@@ -563,10 +563,10 @@ def test_the_gate_itself_never_touches_the_driver(driver: Driver) -> None:
     program = (
         "import asyncio, sys\n"
         "import jupyter_gpugate\n"
-        "from jupyter_gpugate.gate.clock import boot_time\n"
+        "from jupyter_gpugate.gate.clock import awake_time\n"
         "from jupyter_gpugate.gate.nvml import GpuReader\n"
         "async def once():\n"
-        "    reader = GpuReader(boot_time, 60)\n"
+        "    reader = GpuReader(awake_time, 60)\n"
         "    devices, _, _ = await reader.read()\n"
         "    await reader.close()\n"
         "    return devices\n"
@@ -584,10 +584,10 @@ def test_pids_of_another_namespace_are_not_ours(driver: Driver) -> None:
     stand_in.hold(os.getpid(), gpu, GB)
     program = (
         "import asyncio\n"
-        "from jupyter_gpugate.gate.clock import boot_time\n"
+        "from jupyter_gpugate.gate.clock import awake_time\n"
         "from jupyter_gpugate.gate.nvml import GpuReader\n"
         "async def once():\n"
-        "    reader = GpuReader(boot_time, 60)\n"
+        "    reader = GpuReader(awake_time, 60)\n"
         "    devices, health, ours = await reader.read()\n"
         "    await reader.close()\n"
         "    print(devices[0].free_bytes, ours, health.detail.get('pid_namespace'), sep='|')\n"

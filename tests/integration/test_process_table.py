@@ -15,6 +15,9 @@ import pytest
 
 from jupyter_gpugate.core.model import Process, ProcessKey
 from jupyter_gpugate.gate.machine import MachineReader
+from tests.headless import code as headless_code
+from tests.headless import headless, is_headless
+from tests.integration.supervised import until
 
 MB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -251,6 +254,39 @@ def test_ended_process_holds_nothing(reader: MachineReader, programs: ExitStack)
 
     assert (zombie.key, zombie.private_bytes) == (key, 0)
     assert program.pid not in reader.read().processes
+
+
+def test_a_process_without_its_first_thread_holds_what_it_held(reader: MachineReader) -> None:
+    """State Z is that of the first thread: what the others hold is read, met then or known before.
+
+    When the whole process has ended it holds nothing.
+    """
+    with headless(64) as program:
+        rows = reader.read().processes
+        assert rows[program.pid].private_bytes >= 64 * MB
+        assert reader.read().processes[program.pid] == rows[program.pid]
+        os.kill(program.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+        assert reader.read().processes[program.pid].private_bytes == 0
+
+
+def test_a_known_process_that_loses_its_first_thread_is_followed(reader: MachineReader) -> None:
+    """The kept descriptor shows nothing any more: another thread's takes its place."""
+    with subprocess.Popen(
+        [sys.executable, "-c", f"input()\n{headless_code(64)}"], stdin=subprocess.PIPE
+    ) as program:
+        try:
+            assert reader.read().processes[program.pid].private_bytes < 64 * MB
+            assert program.stdin
+            program.stdin.write(b"\n")
+            program.stdin.flush()
+            until(lambda: is_headless(program.pid), "the end of the first thread")
+            until(
+                lambda: reader.read().processes[program.pid].private_bytes >= 64 * MB,
+                "what the other one holds",
+            )
+        finally:
+            program.kill()
 
 
 def test_kernel_threads_are_no_rows(reader: MachineReader) -> None:

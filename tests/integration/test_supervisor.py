@@ -230,6 +230,25 @@ def test_a_time_limit_counts_from_go(make: Make) -> None:
     assert end["duration_s"] >= 0.3
 
 
+#: A machine that is suspended for an hour shows it on the boot clock alone.
+SUSPENDED = """import time
+_begun, _read = time.monotonic(), time.clock_gettime
+def _leap(which):
+    slept = which == time.CLOCK_BOOTTIME and time.monotonic() > _begun + 0.5
+    return _read(which) + 3600 * slept
+time.clock_gettime = _leap
+"""
+
+
+def test_time_asleep_is_no_time_run(make: Make) -> None:
+    """A machine that is suspended for longer than the limit of a run does not end it."""
+    attempt = make(argv=["sleep", "1.5"], time_limit_s=60.0)
+    attempt.change_supervisor("import time\n", SUSPENDED)
+    end = attempt.start().end()
+    assert (end["outcome"], end["reason"]) == ("completed", "")
+    assert end["duration_s"] < 3600
+
+
 @pytest.mark.parametrize(
     ("reason", "outcome", "told"),
     [

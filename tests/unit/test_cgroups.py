@@ -206,6 +206,24 @@ CASES = [
         v2("", max=9 * GB, current=1 * GB) | v2("../sibling", max=1 * GB, current=0),
         CgroupRoom("/", 8 * GB),
     ),
+    Case(
+        "a cache is no larger than what is left beside anonymous and shared memory",
+        "0::/box\n",
+        v2("box", max=16 * GB, current=10 * GB, inactive_file=11 * GB, shmem=4 * GB),
+        CgroupRoom("/box", 12 * GB - 1),  # 16 - 4, and the byte of anonymous memory
+    ),
+    Case(
+        "under v1 file pages that are locked are no cache that can be dropped",
+        "4:memory:/box\n",
+        {
+            **v1("memory/box", limit=16 * GB, usage=10 * GB),
+            "memory/box/memory.stat": (
+                f"total_cache {9 * GB}\ntotal_shmem {1 * GB}\ntotal_unevictable {5 * GB}\n"
+                f"total_active_file {1 * GB}\ntotal_inactive_file {2 * GB}\n"
+            ),
+        },
+        CgroupRoom("/box", 9 * GB),  # 16 - (10 - 3)
+    ),
     Case("a kernel without cgroups leaves it to the machine", "", {}, None),
 ]
 

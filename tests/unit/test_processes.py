@@ -13,7 +13,16 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.runs import processes
-from jupyter_gpugate.runs.processes import ProcessName, ended, is_alive, send, start_ticks, tagged
+from jupyter_gpugate.runs.processes import (
+    ProcessName,
+    ended,
+    is_alive,
+    kill_all,
+    send,
+    start_ticks,
+    tagged,
+)
+from tests.headless import headless
 from tests.stranger import running, stranger
 
 
@@ -69,6 +78,19 @@ def test_only_processes_with_a_runs_whole_mark_are_its_own(
         monkeypatch.setenv("GPUGATE_RUN_ID", f"{run_id}-more")
         with running(["sleep", "1000"]):
             assert tagged(run_id) == [named(own.pid)]
+
+
+def test_a_process_that_has_lost_its_first_thread_lives() -> None:
+    """It is alive, known by its mark, waited for and killed, as long as any thread of it lives."""
+    run_id = f"headless-{os.getpid()}"
+    with headless(1, GPUGATE_RUN_ID=run_id) as process:
+        name = tagged(run_id)[0]
+        assert name.pid == process.pid
+        assert is_alive(name)
+        assert asyncio.run(kill_all(run_id, [])) == []
+        asyncio.run(ended(name))
+        assert process.wait() == -signal.SIGKILL
+        assert not is_alive(name)
 
 
 @pytest.mark.parametrize("call", ["pidfd_open", "read_bytes"])

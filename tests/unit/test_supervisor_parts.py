@@ -262,7 +262,7 @@ def test_without_a_rollup_resident_less_shared_stands_in(monkeypatch: pytest.Mon
 def test_readings_never_cost_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reading that takes a second is not repeated within the fifty that it may cost."""
     times = iter([100.0, 100.0, 101.0])
-    monkeypatch.setattr(sv, "boot_time", lambda: next(times))
+    monkeypatch.setattr(sv, "awake_time", lambda: next(times))
     monkeypatch.setattr(sv, "read_memory", lambda _: reading(1, 2))
     meter = sv.RamMeter()
     meter.read([1], 100.0)
@@ -278,7 +278,7 @@ def test_a_reading_that_takes_too_long_goes_on_roughly(monkeypatch: pytest.Monke
         clock[0] += 0.7
         return reading(10, 20)
 
-    monkeypatch.setattr(sv, "boot_time", lambda: clock[0])
+    monkeypatch.setattr(sv, "awake_time", lambda: clock[0])
     monkeypatch.setattr(sv, "read_memory", stall)
     monkeypatch.setattr(sv, "glance", lambda pids: (5 * MB * len(pids), 3 * MB * len(pids)))
     meter = sv.RamMeter()

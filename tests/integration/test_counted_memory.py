@@ -1,0 +1,235 @@
+"""Memory that nobody can be given counts for the run that took it, by whatever means it did."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpugate.runs import supervisor as sv
+from tests.headless import code as headless_code
+from tests.integration.supervised import Attempt, attempts, python, until
+
+MB = 1 << 20
+Make = Callable[..., Attempt]
+SHM = Path("/dev/shm")  # noqa: S108 - this is about files in memory
+
+#: Ends when it is told to, in whatever process it is.
+WAIT = "import os, time\nwhile not os.path.exists({gone!r}): time.sleep(0.02)\n"
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Give attempts that share a gate, and clear up after them."""
+    with attempts() as give:
+        yield give
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """Name a file in shared memory that is gone after the test."""
+    path = SHM / f"gpugate-test-{os.getpid()}"
+    if not SHM.is_dir() or sv.memory_mounts().get(SHM.stat().st_dev) is None:
+        pytest.skip("needs a file system in memory at /dev/shm")
+    yield path
+    for left in SHM.glob(f"{path.name}*"):
+        left.unlink()
+
+
+def held(attempt: Attempt, least: int) -> int:
+    """Wait for a report of so much, and return it."""
+    beat = attempt.gate.wait_for(
+        "heartbeat", lambda b: (b["report"]["ram_held_bytes"] or 0) > least
+    )
+    return int(beat["report"]["ram_held_bytes"])
+
+
+WRITERS = {
+    "closed at once": "open({path!r}, 'wb').write(bytes(150 << 20))",
+    "by a child that is gone": (
+        "import subprocess\n"
+        "subprocess.run(['dd', 'if=/dev/zero', 'of=' + {path!r}, 'bs=1M', 'count=150'])"
+    ),
+    "under a name that changed": (
+        "open({path!r}, 'wb').write(bytes(150 << 20)); os.rename({path!r}, {path!r} + '.npy')"
+    ),
+    "without a name": (
+        "file = open({path!r}, 'wb'); os.unlink({path!r}); file.write(bytes(150 << 20))\n"
+        "file.flush()"
+    ),
+    "nowhere": "memory = os.memfd_create('x'); os.write(memory, bytes(150 << 20))",
+    "mapped as well": (
+        "file = open({path!r}, 'wb+'); file.write(bytes(150 << 20)); file.flush()\n"
+        "import mmap; seen = mmap.mmap(file.fileno(), 0); sum(seen[::4096])"
+    ),
+}
+
+
+@pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
+def test_what_a_run_writes_to_memory_is_its_own_once(
+    make: Make, in_memory: Path, tmp_path: Path, writer: str
+) -> None:
+    """A file in memory counts for the run that wrote it, open or closed, and never twice."""
+    gone = str(tmp_path / "go")
+    code = "import os\n" + writer.format(path=str(in_memory)) + "\n" + WAIT.format(gone=gone)
+    attempt = make(argv=python(code), heartbeat_s=0.2).start()
+    assert 150 * MB < held(attempt, 150 * MB) < 210 * MB
+    Path(gone).touch()
+    assert 150 * MB < attempt.end()["peaks"]["ram_bytes"] < 260 * MB
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_what_a_neighbour_writes_to_memory_is_not_the_runs(
+    make: Make, in_memory: Path, tmp_path: Path, *, is_closed: bool
+) -> None:
+    """Another process of the same user, which is no part of the run, fills shared memory."""
+    gone = str(tmp_path / "go")
+    attempt = make(argv=python(WAIT.format(gone=gone)), heartbeat_s=0.2).start()
+    held(attempt, 0)
+    with in_memory.open("wb") as file:
+        file.write(bytes(150 * MB))
+        file.flush()
+        if is_closed:
+            file.close()
+        seen = len(attempt.gate.all("heartbeat"))
+        until(lambda: len(attempt.gate.all("heartbeat")) > seen + 10, "some more heartbeats")
+    Path(gone).touch()
+    assert attempt.end()["peaks"]["ram_bytes"] < 100 * MB
+
+
+def test_what_is_deleted_is_held_no_more(make: Make, in_memory: Path, tmp_path: Path) -> None:
+    """A run's file in memory counts as long as it is there."""
+    gone = str(tmp_path / "go")
+    write = f"open({str(in_memory)!r}, 'wb').write(bytes(150 << 20))\n"
+    attempt = make(argv=python(write + WAIT.format(gone=gone)), heartbeat_s=0.2).start()
+    held(attempt, 150 * MB)
+    in_memory.unlink()
+    seen = len(attempt.gate.all("heartbeat"))
+    until(
+        lambda: any(
+            beat["report"]["ram_held_bytes"] < 100 * MB
+            for beat in attempt.gate.all("heartbeat")[seen:]
+        ),
+        "a report without the file",
+    )
+    Path(gone).touch()
+    attempt.end()
+
+
+def test_a_process_that_has_lost_its_first_thread_is_measured_and_stopped(make: Make) -> None:
+    """What its other threads hold counts, and the run lasts until they have ended too."""
+    attempt = make(argv=python(headless_code(150)), heartbeat_s=0.2).start()
+    held(attempt, 150 * MB)
+    [worker] = attempt.tagged() or [None]
+    attempt.stop("cancelled")
+    assert attempt.end()["outcome"] == "cancelled"
+    assert attempt.outcome()["kill"]["survivors"] == []
+    assert worker is None or not Path(f"/proc/{worker}").exists()
+
+
+def lock(address: int, size: int) -> None:
+    """Lock memory, or skip where that is not allowed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(size)):
+        pytest.skip("needs root or a larger RLIMIT_MEMLOCK")
+
+
+LOCKING = """
+import ctypes, mmap, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+def mapped(path, size):
+    with open(path, "rb") as file:
+        at = libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(),
+                       ctypes.c_long(0))
+    ctypes.string_at(at, size)
+    return at
+def lock(at, size):
+    if libc.mlock(ctypes.c_void_p(at), ctypes.c_size_t(size)): sys.exit("not allowed")
+def anonymous(size):
+    at = libc.mmap(None, ctypes.c_size_t(size), mmap.PROT_READ | mmap.PROT_WRITE,
+                   mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, ctypes.c_long(0))
+    ctypes.memset(at, 1, size)
+    return at
+"""
+#: What a process does with a file of 120 MB, and what it then holds of it and of memory, in MB.
+LOCKERS = {
+    "a file": ("lock(mapped(path, size), size)", 120),
+    "memory beside a mapped file": ("lock(anonymous(size), size); mapped(path, size)", 120),
+    "both": ("lock(anonymous(size), size); lock(mapped(path, size), size)", 240),
+    "everything": ("anonymous(size); mapped(path, size); libc.mlockall(3)", 240),
+    "nothing": ("mapped(path, size)", 0),
+}
+
+
+@pytest.mark.parametrize(("what", "most"), LOCKERS.values(), ids=LOCKERS)
+def test_locked_file_pages_are_held_and_others_are_not(
+    tmp_path: Path, what: str, most: int
+) -> None:
+    """The kernel cannot drop file pages that are locked; anonymous ones are not counted again."""
+    weights = tmp_path / "weights"
+    weights.write_bytes(bytes(range(256)) * (120 * 4096))
+    lock_one_page()
+    code = (
+        f"{LOCKING}\npath, size = {str(weights)!r}, 120 << 20\n{what}\nprint(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdin
+        assert program.stdout
+        program.stdout.readline()
+        reading = sv.read_memory(program.pid)
+        program.stdin.close()
+    assert reading is not None
+    assert most * MB <= reading.held < (most + 40) * MB
+
+
+def test_a_file_locked_by_several_is_held_once(tmp_path: Path) -> None:
+    """Processes that lock the same pages hold a share each."""
+    weights = tmp_path / "weights"
+    weights.write_bytes(bytes(range(256)) * (120 * 4096))
+    lock_one_page()
+    code = (
+        f"{LOCKING}\nimport os\nlock(mapped({str(weights)!r}, 120 << 20), 120 << 20)\n"
+        "print(flush=True); input()"
+    )
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    for program in programs:
+        assert program.stdout
+        program.stdout.readline()
+    readings = [sv.read_memory(program.pid) for program in programs]
+    for program in programs:
+        program.communicate()
+    total = sum(reading.held for reading in readings if reading is not None)
+    assert 120 * MB <= total < 170 * MB
+
+
+@pytest.mark.parametrize(("surplus", "charged"), [(0, 0), (64, 64), (500, 200)])
+def test_only_huge_pages_beyond_the_reserved_pool_are_held(
+    monkeypatch: pytest.MonkeyPatch, surplus: int, charged: int
+) -> None:
+    """A reserved pool is out of what is available, used or not; surplus pages come out of that."""
+    monkeypatch.setattr(sv, "surplus_huge_pages", lambda: surplus * MB)
+    pages = sv.Reading(10 * MB, 0, 20 * MB, exact=True, huge=100 * MB)
+    monkeypatch.setattr(sv, "read_memory", lambda _: pages)
+    meter = sv.RamMeter()
+    meter.read([1, 2], 0.0)
+    assert (meter.held, meter.shared) == ((20 + charged) * MB, charged * MB)
+
+
+def lock_one_page() -> None:
+    """Skip where 120 MB may not be locked."""
+    page = mmap.mmap(-1, 120 * MB)
+    lock(ctypes.addressof(ctypes.c_char.from_buffer(page)), 120 * MB)
