@@ -172,6 +172,7 @@ class Served:
         *,
         token: str | None = None,
         raw: bytes = b"",
+        **headers: str,
     ) -> Answer:
         """One request to the API of the extension."""
         data = raw or (None if body is None else json.dumps(body).encode())
@@ -182,6 +183,8 @@ class Served:
         )
         request.add_header("Authorization", f"token {self.token if token is None else token}")
         request.add_header("Content-Type", "application/json")
+        for name, value in headers.items():
+            request.add_header(name.replace("_", "-"), value)
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:  # noqa: S310
                 return Answer(response.status, dict(response.headers), response.read())

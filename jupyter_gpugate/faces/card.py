@@ -66,7 +66,8 @@ def title(run: Json) -> str:
 
 def text(run: Json, note: str = "") -> str:
     """Render the card for a terminal, a log or a saved notebook."""
-    lines = [f"{words.visible(title(run))} · {run.get('run_id', '?')}"]
+    run_id = run.get("run_id") or ""
+    lines = [" · ".join(part for part in (words.visible(title(run)), str(run_id)) if part)]
     lines += [f"  {row.label:<{_LABEL_WIDTH}}{words.visible(row.text)}" for row in rows(run)]
     shown = screen.text_lines(str(run.get("output_tail") or "")[-_TEXT_CHARS:])
     if len(shown) > TEXT_LINES:
@@ -94,7 +95,7 @@ def html(run: Json, note: str = "", *, commands: bool = True) -> str:
     parts = [
         f'<div style="{_BOX.format(accent=accent)}">',
         f"<div><b>{escape(str(run.get('name', '?')))}</b> · {escape(standing)} ",
-        f'<code style="float:right;opacity:.7">{escape(str(run.get("run_id", "?")))}</code></div>',
+        f'<code style="float:right;opacity:.7">{escape(str(run.get("run_id") or ""))}</code></div>',
         f'<table style="border:none;margin:2px 0 0">{body}</table>',
         _output_html(output) if output else "",
         f'<div style="margin-top:6px"><b>{escape(note)}</b></div>' if note else "",
@@ -133,7 +134,8 @@ def _traceback_start(output: str) -> int:
 
 def rows(run: Json) -> list[Row]:
     """Return what there is to say about a run in this state, the most pressing first."""
-    return [*_state_rows(run), *(() if run.get("status") == "ended" else _command_rows(run))]
+    nothing_to_stop = run.get("status") == "ended" or not run.get("run_id")
+    return [*_state_rows(run), *(() if nothing_to_stop else _command_rows(run))]
 
 
 def _state_rows(run: Json) -> list[Row]:

@@ -60,6 +60,10 @@ def resource(name: str, devices: Iterable[Json] = ()) -> str:
     return name if len(name) <= 12 else f"{name[:12]}…"  # noqa: PLR2004 - "GPU-" and 8 digits
 
 
+#: A submit that is no run yet.
+_BEFORE: Final = {"reading": "reading your sources", "asking": "waiting for the gate to take it"}
+
+
 def standing(run: Json) -> str:
     """Where a run stands, in a few words."""
     status = run.get("status")
@@ -68,6 +72,8 @@ def standing(run: Json) -> str:
         return f"waiting, number {position} in the queue" if position else "waiting in the queue"
     if status == "ended":
         return ended(run)
+    if status in _BEFORE:
+        return _BEFORE[str(status)]
     return _PHASES.get(str(run.get("phase")), str(run.get("phase") or status))
 
 

@@ -24,6 +24,9 @@ _STOPPING_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 _PATIENCE_S: Final = 60.0
+#: Rather an answer than the result: reading sources may take a while.
+_SOON: Final = {"Prefer": "respond-async"}
+_DOING: Final = {"reading": "reading your sources", "asking": "waiting for the gate"}
 #: What a gate says that is about to take submits again.
 _PASSING: Final = frozenset({"starting", "stopping"})
 
@@ -59,13 +62,32 @@ class Client:
         self._closed = threading.Event()
 
     def submit(
-        self, body: Mapping[str, Any], give_up: Callable[[], bool] = lambda: False
+        self,
+        body: Mapping[str, Any],
+        give_up: Callable[[], bool] = lambda: False,
+        told: Callable[[str], None] = lambda _status: None,
     ) -> dict[str, Any]:
         """Queue a run; repeating it with the same ``idempotency_key`` queues nothing twice.
 
-        A gate that is silent is asked again for a minute, unless ``give_up`` says not to.
+        ``told`` hears how far it is, as "reading" its sources, while it is no run yet.  A gate that
+        is silent is asked again for a minute, unless ``give_up`` says not to.
         """
-        return self._ask_again("POST", "/runs", body, give_up)
+        status, since = "", time.monotonic()
+        while True:
+            try:
+                answer = self._ask_again("POST", "/runs", body, give_up, _SOON)
+            except GateUnreachable as error:
+                if error.status or not status:
+                    raise
+                doing, seconds = _DOING.get(status, status), time.monotonic() - since
+                raise GateUnreachable(f"still {doing} ({seconds:.0f} s): {error}") from None
+            if answer.get("run_id"):
+                return answer
+            if status != answer.get("status"):
+                status, since = str(answer.get("status")), time.monotonic()
+                told(status)
+            if self._closed.wait(_FIRST_PAUSE_S):
+                raise GateUnreachable("this client is closed")
 
     def run(self, run_id: str, *, wait_s: float = 0.0, etag: Optional[str] = None) -> Answer:
         """Return a run's state; with ``wait_s`` only once it differs from ``etag``."""
@@ -114,6 +136,7 @@ class Client:
         body: Optional[Mapping[str, Any]] = None,
         query: Optional[Mapping[str, Any]] = None,
         extra_s: float = 0.0,
+        headers: Optional[Mapping[str, str]] = None,
     ) -> Answer:
         """Send one request.
 
@@ -122,11 +145,17 @@ class Client:
         """
         target = API_PATH + path + (f"?{urlencode(query)}" if query else "")
         connection = _UnixConnection(self.socket_path, _ANSWER_S + extra_s, self.is_closed)
+        sent = {"Content-Type": "application/json", **(headers or {})}
         self._register(connection)
         try:
-            connection.request(method, target, _encoded(body), {"Content-Type": "application/json"})
+            connection.request(method, target, _encoded(body), sent)
             response = connection.getresponse()
             return _answer(response.status, response.read(), response.getheader("ETag"))
+        except socket.timeout:
+            raise GateUnreachable(
+                f"the gate behind {self.socket_path} has not answered for "
+                f"{_ANSWER_S + extra_s:.0f} s: it, or the machine, is busy"
+            ) from None
         except (OSError, http.client.HTTPException) as error:
             raise GateUnreachable(
                 f"the gate behind {self.socket_path} does not answer: {error or 'closed'}"
@@ -148,13 +177,18 @@ class Client:
         return self.ask(method, path, **request).body or {}
 
     def _ask_again(
-        self, method: str, path: str, body: Mapping[str, Any], give_up: Callable[[], bool]
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any],
+        give_up: Callable[[], bool],
+        headers: Mapping[str, str],
     ) -> dict[str, Any]:
         pauses = Pauses()
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                return self._body(method, path, body=body)
+                return self._body(method, path, body=body, headers=headers)
             except GateUnreachable as error:
                 # A gate that answers 503 has said why; silence and a change of host pass.
                 final = bool(error.status) and error.code not in _PASSING

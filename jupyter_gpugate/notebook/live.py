@@ -70,7 +70,7 @@ class LiveCard:
 def bundle(run: Json, note: str = "") -> dict[str, str]:
     """Both forms of a card by MIME type; the card of an unfinished run has a script of its own."""
     shown = card.bundle(run, note)
-    if run.get("status") != "ended":
+    if run.get("status") != "ended" and run.get("run_id"):
         shown["text/html"] = _alive(shown["text/html"], run, note)
     return shown
 

@@ -228,7 +228,7 @@ class _Wait:
         """Queue the run; staged inputs that it does not take over are removed."""
         try:
             client = connected(self.interrupts)
-            answer = submitted(client, body, self.interrupts, self._patience)
+            answer = submitted(client, body, self.interrupts, self._patience, self._card.show)
             return Run(str(answer["run_id"]), client)
         except BaseException:
             if staged is not None:

@@ -53,7 +53,8 @@ class Terminal:
     def submitted(self, body: Mapping[str, Any]) -> tuple[Client, State]:
         """Queue a run and return the gate's answer; raises `Interrupted` before that."""
         client = connected(self._interrupts)
-        return client, submitted(client, body, self._interrupts, self._patience)
+        show = Progress().show
+        return client, submitted(client, body, self._interrupts, self._patience, show)
 
     def waited(
         self, client: Client, run_id: str, show: Callable[[State, str], None], *, streams: bool
@@ -93,7 +94,7 @@ class Progress:
         reasons = state.get("reasons") or ()
         reason = reasons[0] if reasons and state.get("status") == "queued" else {}
         why = f": {words.why(reason)}" if reason else ""
-        line = note or f"{state.get('run_id')} {card.title(state)}{why}"
+        line = note or f"{state.get('run_id') or ''} {card.title(state)}{why}".lstrip()
         seen = (
             *(state.get(name) for name in ("status", "position", "phase", "end")),
             *(reason.get(name) for name in ("kind", "resource", "who")),

@@ -110,17 +110,33 @@ def connected(interrupts: Interrupts) -> Client:
     return client
 
 
+Show = Callable[[State, str], None]
+
+
 def submitted(
-    client: Client, body: Mapping[str, Any], interrupts: Interrupts, patience: Patience
+    client: Client,
+    body: Mapping[str, Any],
+    interrupts: Interrupts,
+    patience: Patience,
+    show: Show = lambda _state, _note: None,
 ) -> State:
     """Queue a run and return the gate's answer, whatever the interrupts ask for meanwhile.
+
+    ``show`` gets what is told of a submit that takes long.
 
     A run that may be queued is known by its answer alone, so that is waited for; what the
     interrupts come to is judged after it.  Only one that would not wait for a cancel either gives
     up on it, and a gate that does not answer is not asked again once there was one.
     """
-    work = Background(lambda: client.submit(body, give_up=interrupts.asked_to_end))
+    heard: list[str] = []
+    shown = 0
+    work = Background(
+        lambda: client.submit(body, give_up=interrupts.asked_to_end, told=heard.append)
+    )
     while not work.done():
+        if len(heard) > shown:
+            shown = len(heard)
+            show({"name": body.get("name"), "status": heard[-1]}, "")
         if patience.verdict(interrupts.count, time.monotonic()) is Verdict.ENOUGH:
             client.close()
             work.done(timeout_s=None)
@@ -130,9 +146,6 @@ def submitted(
         if error.status:  # it did answer
             raise
         raise GateUnreachable(f"{error}; %gpu_queue shows whether the run was queued") from None
-
-
-Show = Callable[[State, str], None]
 
 
 def until_end(

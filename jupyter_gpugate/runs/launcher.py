@@ -24,6 +24,7 @@ from jupyter_gpugate.runs.processes import ProcessName, boot_id, ended, send
 from jupyter_gpugate.runs.record import ENDED, QUEUED, Record, Records, Refused
 from jupyter_gpugate.runs.submitting import RUN_SIDE, Submissions
 from jupyter_gpugate.runs.tasks import Tasks
+from jupyter_gpugate.runs.unheard import Unheard
 
 #: A supervisor that has not ended this long after its grace is over is itself killed.
 OVERTIME_S = 15.0
@@ -44,6 +45,7 @@ class Launcher:
         grace_s: float,
         root: Path,
         log: logging.Logger,
+        cache: Path | None = None,
     ) -> None:
         self._runs = runs
         self._grace_s = grace_s
@@ -53,8 +55,15 @@ class Launcher:
         self._tasks = Tasks(log)
         self._attempts = Attempts(self._gate, self._tasks, socket=socket, grace_s=grace_s, log=log)
         self._submissions = Submissions(
-            self._records, self._gate, self._tasks, runs=runs, owner=owner, root=root
+            self._records,
+            self._gate,
+            self._tasks,
+            runs=runs,
+            owner=owner,
+            root=root,
+            cache=cache,
         )
+        self._unheard = Unheard(self.submit)
         self._queueing_again: asyncio.Task[None] | None = None
         self._minded: set[KernelRef] = set()
         self._closing = False
@@ -108,6 +117,16 @@ class Launcher:
         if is_new:
             self._mind_kernel(record)
         return record.run_id, is_new
+
+    async def submit_within(
+        self, body: Mapping[str, Any], wait_s: float
+    ) -> tuple[str, bool] | None:
+        """As `submit`, or None after so many seconds: it goes on, and the same body asks again."""
+        return await self._unheard.submit(body, wait_s)
+
+    def reads(self, key: str) -> bool:
+        """Whether the sources of what was submitted with this key are being read."""
+        return self._submissions.reads(key)
 
     async def request_of(self, body: Mapping[str, Any]) -> Request:
         """The request that a body would become; nothing is queued."""

@@ -13,6 +13,8 @@ from jupyter_gpugate.core.model import Family, Hints, KernelRef, Request, Settin
 from jupyter_gpugate.core.protocol import is_token
 from jupyter_gpugate.runs.record import Refused
 
+#: Of a value that is refused, no more than this is repeated.
+SHOWN_CHARS = 200
 #: Fields of a body that a spec takes over as they are.
 KEPT = (
     "name",
@@ -44,8 +46,10 @@ def spec_of(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """The spec of a run, less what its source says, and its environment without tokens."""
     cwd = body.get("cwd") or str(root)
-    if not Path(cwd).is_dir():
-        raise Refused(400, "bad_request", f"cwd: {cwd} is no directory", field="cwd", value=cwd)
+    if not _is_folder(cwd):
+        shown = cwd[:SHOWN_CHARS]
+        problem = f"cwd: {shown} is no directory"
+        raise Refused(400, "bad_request", problem, field="cwd", value=shown)
     given = body.get("environment")
     environ = {k: v for k, v in (os.environ if given is None else given).items() if not is_token(k)}
     inputs = body.get("inputs") or {}
@@ -68,6 +72,13 @@ def spec_of(
         "submitted": time.time(),
     }
     return spec, environ
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return Path(path).is_dir()
+    except (OSError, ValueError):  # longer than any name may be, or none
+        return False
 
 
 def request_of(spec: Mapping[str, Any], owner: str) -> Request:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from jupyter_gpugate.runs.record import QUEUED, Record, Records, Refused
 from jupyter_gpugate.runs.requests import request_of, spec_of
 from jupyter_gpugate.runs.sources import SourceReader
 from jupyter_gpugate.runs.tasks import Tasks
+from jupyter_gpugate.runs.unheard import digest_of
 
 #: What every message of this run side says of itself.
 RUN_SIDE = f"uid-{os.getuid()}"
@@ -39,6 +39,7 @@ class Submissions:
         runs: Path,
         owner: str,
         root: Path,
+        cache: Path | None = None,
     ) -> None:
         self._records = records
         self._gate = gate
@@ -46,14 +47,14 @@ class Submissions:
         self._runs = runs
         self._owner = owner
         self._root = root
-        self._sources = SourceReader()
+        self._sources = SourceReader(cache)
+        self._reading: Counter[str] = Counter()  # by idempotency key
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.under_way: set[str] = set()  # ids that the gate may know before anybody else does
 
     async def submit(self, body: Mapping[str, Any]) -> tuple[Record, bool]:
         """Queue a run: its record, and whether it is a new one.  Raises `Refused`."""
-        told = {k: v for k, v in body.items() if k != "kernel"}
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        digest = digest_of(body)
         key = body.get("idempotency_key")
         if not key:
             return await self._queue(body, digest), True
@@ -71,6 +72,10 @@ class Submissions:
                 run_id=earlier.run_id,
             )
         return earlier, False
+
+    def reads(self, key: str) -> bool:
+        """Whether the sources of what was submitted with this key are being read."""
+        return key in self._reading
 
     async def request_of(self, body: Mapping[str, Any]) -> Request:
         """The request that a body would become; nothing is queued."""
@@ -135,11 +140,23 @@ class Submissions:
         if body.get("gpus") is None:
             body = {**body, **await self._asked("defaults", {})}
         spec, environ = spec_of(run_id, body, self._root, digest)
-        source = await self._sources.read(spec["interpreter"], spec["question"], environ)
+        source = await self._read(spec, environ, body)
         _refuse_unreadable(source)
         told = ("source_hash", "files", "packages", "runtime", "python")
         spec.update({name: source[name] for name in told})
         return spec, environ, self.read(spec)
+
+    async def _read(
+        self, spec: Mapping[str, Any], environ: Mapping[str, str], body: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        key = body.get("idempotency_key") or ""
+        kernel = str((body.get("kernel") or {}).get("pid", ""))
+        self._reading[key] += 1
+        try:
+            return await self._sources.read(spec["interpreter"], spec["question"], environ, kernel)
+        finally:
+            self._reading[key] -= 1
+            self._reading += Counter()  # what is 0 goes
 
     async def _asked(self, message: str, body: dict[str, Any]) -> dict[str, Any]:
         try:

@@ -23,10 +23,17 @@ if TYPE_CHECKING:
 
 #: Longer than any long poll.
 FORWARD_TIMEOUT_S = 120.0
-PASSED_ON = ("Content-Type", "If-None-Match")
+PASSED_ON = ("Content-Type", "If-None-Match", "Prefer")
 #: What a browser says to its server in a query is no business of the gate.
 OF_THE_BROWSER = ("token", "_xsrf", "no_track_activity")
-PASSED_BACK = ("Content-Type", "ETag", "Retry-After", "Cache-Control", "Allow")
+PASSED_BACK = (
+    "Content-Type",
+    "ETag",
+    "Retry-After",
+    "Cache-Control",
+    "Allow",
+    "Preference-Applied",
+)
 WITH_BODY = ("POST", "PUT", "PATCH")
 #: What quoting must leave alone in a path that is quoted already.
 UNTOUCHED = "%/:@!$&'()*+,;=~"

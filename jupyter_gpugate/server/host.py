@@ -173,6 +173,7 @@ class Host:
             grace_s=settings.grace_s,
             root=settings.root,
             log=self.log,
+            cache=settings.state / "sources",
         )
         self._held.push_async_callback(launcher.stop)
         await launcher.start()

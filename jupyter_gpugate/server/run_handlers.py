@@ -12,6 +12,9 @@ from jupyter_gpugate.server.api import ApiHandler
 from jupyter_gpugate.server.contract import call
 from jupyter_gpugate.server.wire import OutputQuery, PollQuery, RunBody, RunsQuery
 
+#: Whoever would rather have an answer than wait for the result has one after so long.
+AT_ONCE_S = 0.5
+
 
 class RunsHandler(ApiHandler):
     """Submit, and history."""
@@ -21,10 +24,26 @@ class RunsHandler(ApiHandler):
     @call(shapes.SubmitAnswer, body=RunBody, statuses=(202, 200), errors=(409, 429))
     async def post(self, body: RunBody) -> None:
         """Queue a run; nothing is executed before the answer."""
-        run_id, new = await self.launcher.submit(body.model_dump(mode="json", by_alias=True))
+        told = body.model_dump(mode="json", by_alias=True)
+        if self._prefers_an_answer():
+            self.set_header("Preference-Applied", "respond-async")
+            submitted = await self.launcher.submit_within(told, AT_ONCE_S)
+        else:
+            submitted = await self.launcher.submit(told)
+        if submitted is None:
+            reads = self.launcher.reads(body.idempotency_key)
+            self.set_status(202)
+            self.finish({"run_id": None, "status": "reading" if reads else "asking"})
+            return
+        run_id, new = submitted
         self.set_status(202 if new else 200)
         status = "queued" if new else run_answer(self.gate, self.launcher, run_id)["status"]
         self.finish({"run_id": run_id, "status": status})
+
+    def _prefers_an_answer(self) -> bool:
+        """RFC 7240: rather an answer than the result."""
+        wishes = ",".join(self.request.headers.get_list("Prefer")).lower().split(",")
+        return any(wish.partition(";")[0].strip() == "respond-async" for wish in wishes)
 
     @call(shapes.RunsAnswer, query=RunsQuery)
     def get(self, asked: RunsQuery) -> None:

@@ -30,10 +30,13 @@ class ErrorAnswer(_Answer):
 
 
 class SubmitAnswer(_Answer):
-    """A run that is in the queue now, or the one that this key stands for."""
+    """A run that is in the queue now, or the one that this key stands for.
 
-    run_id: str
-    status: Status
+    With `Prefer: respond-async` it may be none yet: `reading` sources, or `asking` the gate.
+    """
+
+    run_id: str | None
+    status: Status | Literal["reading", "asking"]
 
 
 class RunRow(_Answer):

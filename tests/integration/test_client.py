@@ -220,6 +220,35 @@ def test_a_submit_whose_answer_was_lost_queues_one_run(gate: GateStandIn) -> Non
     assert {body["idempotency_key"] for body in gate.bodies("/runs")} == {"k"}
 
 
+def test_a_submit_that_takes_long_is_told_how_far_it_is(gate: GateStandIn) -> None:
+    """It is asked for again under its key until it is a run."""
+    told: list[str] = []
+    reading = (202, {"run_id": None, "status": "reading"})
+    gate.refusals[("POST", "/runs")] = reading
+
+    def go_on(status: str) -> None:
+        told.append(status)
+        gate.refusals.clear()
+
+    answer = connect(start=False).submit({"name": "x", "idempotency_key": "k"}, told=go_on)
+    assert (told, list(gate.runs)) == (["reading"], [answer["run_id"]])
+    assert len(gate.bodies("/runs")) >= 2
+
+
+def test_a_gate_that_falls_silent_while_it_reads_is_told_as_such(
+    gate: GateStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is left with a bare time-out: what was being done is said first."""
+    monkeypatch.setattr(clients, "_PATIENCE_S", 0.0)
+    gate.refusals[("POST", "/runs")] = (202, {"run_id": None, "status": "reading"})
+
+    def fall_silent(_status: str) -> None:
+        gate.refusals[("POST", "/runs")] = (0, None)
+
+    with pytest.raises(GateUnreachable, match=r"still reading your sources \(\d+ s\)"):
+        connect(start=False).submit({"name": "x", "idempotency_key": "k"}, told=fall_silent)
+
+
 def test_an_unchanged_run_is_not_sent_again(gate: GateStandIn) -> None:
     """A look with the tag of what is known comes back empty until something has changed."""
     gate.put(RUN, status="queued")

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,119 @@ def test_an_interpreter_that_does_not_answer_is_ended(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", kept)
     monkeypatch.setattr(sources, "TIMEOUT_S", 0.05)
     assert asyncio.run(read()) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("exec yes", "says more than a Python would"),
+        ("exec yes >&2", "says more than a Python would"),
+        ("exec true", "does not answer as a Python does"),
+        ("echo '[]'", "does not answer as a Python does"),
+        ("echo '{}'", "does not answer as a Python does"),
+        ("echo '{\"source_hash\": {}}'", "does not answer as a Python does"),
+        ("head -c 200000 /dev/zero | tr '\\0' '['", "does not answer as a Python does"),
+        ("exec cat", "does not answer as a Python does"),
+        ("echo broken >&2; exit 3", "cannot read the source: broken"),
+        ("exit 3", "cannot read the source"),
+    ],
+)
+def test_an_interpreter_that_is_none_is_refused_by_its_name(
+    tmp_path: Path, script: str, problem: str
+) -> None:
+    """Whatever a program says in the place of an answer, however much, is the asker's fault."""
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    question = {"kind": "cell", "cwd": str(tmp_path), "source": "pass", "path": None}
+    with pytest.raises(Refused) as refusal:
+        asyncio.run(SourceReader().read(str(program), question, os.environ))
+    assert (refusal.value.status, refusal.value.detail) == (400, {"field": "interpreter"})
+    assert str(refusal.value) == f"interpreter: {program} {problem}"
+
+
+def test_what_an_interpreter_has_started_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that took too long leaves nothing behind."""
+    program, told = tmp_path / "python", tmp_path / "child"
+    program.write_text(
+        f"#!/bin/sh\nsleep 600 &\necho $! > {told}.new\nmv {told}.new {told}\nwait\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sources, "TIMEOUT_S", 3.0)
+    question = {"kind": "cell", "cwd": str(tmp_path), "source": "pass", "path": None}
+    with pytest.raises(Refused, match="does not answer"):
+        asyncio.run(SourceReader().read(str(program), question, os.environ))
+    until_gone(int(told.read_text()))
+
+
+def test_a_program_that_poses_as_python_is_read_within_bounds(tmp_path: Path) -> None:
+    """What a command names as its Python may say anything, without end."""
+    (tmp_path / "python").symlink_to("/usr/bin/yes")
+    answer = ask(sys.executable, tmp_path, kind="program", argv=["./python", "-c", "pass"])
+    assert (answer["python"], len(answer["source_hash"])) == ("", 64)
+
+
+def test_many_sources_at_once_start_few_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait their turn, and all are read."""
+    at_once: list[int] = []
+    open_now: set[int] = set()
+    said = sources._said
+
+    async def counted(*asked: Any) -> tuple[int, bytes, bytes]:
+        mark = id(asyncio.current_task())
+        open_now.add(mark)
+        at_once.append(len(open_now))
+        try:
+            return await said(*asked)
+        finally:
+            open_now.discard(mark)
+
+    async def read() -> list[dict[str, Any]]:
+        reader = SourceReader()
+        questions = [
+            {"kind": "cell", "cwd": str(tmp_path), "source": f"x = {n}", "path": []}
+            for n in range(12)
+        ]
+        tasks = [reader.read(sys.executable, one, os.environ) for one in questions]
+        return list(await asyncio.gather(*tasks))
+
+    monkeypatch.setattr(sources, "_said", counted)
+    assert len({answer["source_hash"] for answer in asyncio.run(read())}) == 12
+    assert max(at_once) < sources.AT_ONCE
+
+
+def test_what_is_read_is_kept_for_the_next_gate(tmp_path: Path) -> None:
+    """A new reader finds on the disk what an earlier one has read of each file."""
+    (tmp_path / "near.py").write_text("import far\n")
+    (tmp_path / "far.py").write_text("x = 1\n")
+    cache = tmp_path / "state" / "sources"
+    question = {"kind": "cell", "cwd": str(tmp_path), "source": "import near", "path": [""]}
+
+    def kept() -> list[Path]:
+        asyncio.run(SourceReader(cache).read(sys.executable, question, os.environ))
+        return list(cache.iterdir())
+
+    deadline = time.monotonic() + PATIENCE_S
+    while not (files := kept()):
+        assert time.monotonic() < deadline
+    known = json.loads(files[0].read_text())
+    assert known["folder"] == str(tmp_path)
+    assert set(known["known"]) <= {"tree near.py", "tree far.py"}
+
+
+def until_gone(pid: int) -> None:
+    """Wait until a process has ended, whoever is to collect it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return
+        if state == "Z":
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{pid} lives on")
