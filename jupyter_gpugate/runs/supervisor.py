@@ -8,8 +8,12 @@ CPython 3.9 or newer, nothing of the package, so that an upgrade does not break 
 
 *The tree.*  As a child subreaper it inherits every orphan below it, so no descendant leaves the
 tree by a new session, a new group or a second fork; "the kernel says that I have no child" is the
-proof that the tree is gone.  When all workers have ended, what they left behind has `LINGER_S` to
-end by itself and is then stopped like any tree; the outcome stays the workers' own.
+proof that the tree is gone.  What a completed program leaves in the background is part of the run,
+which goes on as long as that works: a launcher may return at once.  Services that have turned away
+from the run (a session of their own, at work in ``/``), and processes that have used no processor
+for `IDLE_S`, are not waited for.  What cells leave, and what is not waited for, has `LINGER_S` to
+end by itself and is then stopped like any tree; the outcome stays the workers' own, and a warning
+names what was stopped.
 
 *RAM held* is Pss_Anon + Pss_Shmem + SwapPss summed over the tree, this process included.  A cheap
 glance, several times a second, calls for an exact reading when the tree has grown, every
@@ -50,6 +54,8 @@ PATIENCE_S = 1.0  # for one reading of the whole tree
 GROWN_BYTES = 4 << 20  # growth that calls for a reading, or 3 % where that is more
 MOST_ENTRIES = 20_000  # of file systems in memory, in one look
 LINGER_S = 0.5
+IDLE_S = 300.0  # what has worked less than `WORK_S` for so long is not waited for
+WORK_S = 0.5
 PENDING_S = 2.0  # after KILL, processes that are still there are named
 OUTPUT_CAP = 64 << 20  # of printed bytes, and again of displays
 CHUNK = 1 << 16
@@ -288,6 +294,7 @@ class Stopping:
         self.next_at = begin_at
         self.survivors: list[Proc] = []  # still there `PENDING_S` after the KILL
         self.means: list[str] = []
+        self.stopped: list[str] = []  # by name, whoever was told to end
         self.began_at: float | None = None
         self._root, self._grace_s, self._cgroup = root, grace_s, cgroup
         self._killed_at: float | None = None
@@ -299,7 +306,10 @@ class Stopping:
         if self.began_at is None:
             self.began_at, self.next_at = now, now + self._grace_s
             # The whole tree first: who dies of the signal takes the way to its children along.
-            for one in set(descendants(self._root)):
+            tree = set(descendants(self._root))
+            alive = sorted(one.pid for one in tree if is_alive(one))
+            self.stopped = [name_of(pid) for pid in alive if not is_helper(command_of(pid))]
+            for one in tree:
                 self.means = ["term"]
                 send(one, signal.SIGTERM)
                 send(one, signal.SIGCONT)  # a stopped process takes no TERM
@@ -319,6 +329,90 @@ class Stopping:
         self.next_at = now + min(1.0, 0.02 + since / 4)
         if since >= PENDING_S:
             self.survivors = sorted(filter(is_alive, descendants(self._root)))
+
+
+# -- programs, and what they leave behind -------------------------------------------------------
+
+#: Programs that have their work done by a daemon or another machine, out of the tree.
+CLIENTS = frozenset(
+    (
+        *("docker", "docker-compose", "podman", "nerdctl", "ctr", "crictl", "kubectl"),
+        *("machinectl", "incus", "lxc", "systemd-run", "at", "batch"),
+        *("srun", "sbatch", "salloc", "qsub", "bsub", "condor_submit", "ray"),
+    )
+)
+#: The same, but others use it all the time: it counts for a run as long as it lives.
+REMOTE_SHELLS = frozenset(("ssh", "mosh-client"))
+INTERPRETERS = ("python", "pypy", "sh", "bash", "dash", "zsh", "ksh", "perl", "ruby", "node")
+
+
+def command_of(pid: int) -> list[str]:
+    """Return the command line of a process."""
+    words = read_proc(pid, "cmdline")[:CHUNK].split(b"\0")
+    return [os.fsdecode(word) for word in words if word]
+
+
+def program_of(words: list[str]) -> str:
+    """Name a program by its command line: a script by its own name, not its interpreter's."""
+    names = [word.rpartition("/")[2] for word in words[:2]]
+    if len(names) > 1 and names[0].startswith(INTERPRETERS) and not words[1].startswith("-"):
+        return names[1]
+    return names[0] if names else ""
+
+
+def name_of(pid: int) -> str:
+    """Name a process for people."""
+    return f"{pid} ({program_of(command_of(pid)) or 'a process'})"
+
+
+def is_helper(words: list[str]) -> bool:
+    """Whether Python started it for its own housekeeping, and it ends with the rest."""
+    starts = " ".join(words[1:4])
+    return "resource_tracker" in starts or "multiprocessing.forkserver" in starts
+
+
+def is_service(pid: int, sessions: set[int], cwd: str) -> bool:
+    """Whether a process has turned away from its run, as daemons do when they start."""
+    if is_helper(command_of(pid)):
+        return True
+    fields = stat_fields(pid)
+    with suppress(OSError):
+        place = os.readlink(f"/proc/{pid}/cwd")  # noqa: PTH115 - as above
+        return bool(fields) and int(fields[3]) not in sessions and place == "/" != cwd
+    return False
+
+
+class Background:
+    """What is left of a tree whose workers have completed, and whether it is at work."""
+
+    def __init__(self, root: int, sessions: set[int], cwd: str, now: float) -> None:
+        self.began_at = self.worked_at = now
+        self.names: dict[int, str] = {}  # of what was waited for
+        self.due_at = now  # to be looked at
+        self.is_idle = False
+        self._root, self._sessions, self._cwd = root, sessions, cwd
+        self._worked_s = 0.0
+
+    def is_at_work(self, now: float, *, has_printed: bool) -> bool:
+        """Look whether anything is left to be waited for."""
+        began = awake_time()
+        left = [one.pid for one in descendants(self._root) if is_alive(one)]
+        waited = [pid for pid in left if not is_service(pid, self._sessions, self._cwd)]
+        self.names.update((pid, name_of(pid)) for pid in waited if pid not in self.names)
+        worked_s = self._processor_s(left)
+        if has_printed or worked_s - self._worked_s >= WORK_S:
+            self.worked_at, self._worked_s = now, worked_s
+        self._worked_s = min(self._worked_s, worked_s)
+        self.is_idle = now - self.worked_at > IDLE_S
+        self.due_at = now + max(GLANCE_S, (awake_time() - began) / SHARE)
+        return bool(waited) and not self.is_idle
+
+    def _processor_s(self, pids: list[int]) -> float:
+        """Processor time of these processes, of those they waited for, and of those that ended."""
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        fields = (stat_fields(pid) for pid in pids)
+        ticks = sum(sum(map(int, told[11:15])) for told in fields if told)
+        return ended.ru_utime + ended.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
 
 
 # -- memory -----------------------------------------------------------------------------------
@@ -1081,10 +1175,7 @@ def classify(
     what the worker itself found; ``kills`` counts host OOM kills since the start.
     """
     number = -code if code < 0 else code - 128
-    try:
-        reason = f"signal {signal.Signals(number).name}" if code < 0 else f"exit {code}"
-    except ValueError:
-        reason = f"signal {number}"
+    reason = said_of(code)
     end = {"outcome": "failed", "reason": reason, "exit_code": code}
     if oom is not None and oom.get("resource") in ("vram", "ram", "shm"):
         evidence = ("oom", oom["resource"], str(oom.get("evidence", "")))
@@ -1104,6 +1195,19 @@ def is_shm_full() -> bool:
     except OSError:
         return False
     return space.f_blocks > 0 and space.f_bavail * 100 < space.f_blocks
+
+
+def said_of(code: int) -> str:
+    """Say how a process ended; ``code`` is negative for a signal."""
+    with suppress(ValueError):
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
+    return f"signal {-code}"
+
+
+def listed(names: list[str], most: int = 5) -> str:
+    """Name a few, and count the rest."""
+    more = len(names) - most
+    return ", ".join([*names[:most], *([f"{more} more"] if more > 0 else [])])
 
 
 # -- the supervisor ---------------------------------------------------------------------------
@@ -1132,6 +1236,9 @@ class Supervisor:
         self.tree: set[Proc] = set()
         self.meter = RamMeter(MemoryFiles(self.wall_started))
         self.episodes: set[int] = set()
+        self.background: Background | None = None  # since all workers have completed
+        self.has_printed = self.is_said = False
+        self.clients: set[str] = set()  # programs of `CLIENTS` that were seen
         self.stop_asked = ""  # the first reason somebody gave to stop
         self.is_terminated = False
         self.is_fenced = False
@@ -1283,6 +1390,7 @@ class Supervisor:
 
     def _read_output(self, worker: Worker) -> None:
         data, ended = pull(worker.output)
+        self.has_printed = self.has_printed or bool(data)
         self.output.write(worker.lines.feed(data, ended=ended))
         if ended:
             self._close(worker.output)
@@ -1333,6 +1441,8 @@ class Supervisor:
             had_children = bool(fields) and int(fields[8]) > 0  # their page faults
             _, status, usage = os.wait4(ended.si_pid, 0)
             worker = next((w for w in self.workers if w.process.pid == ended.si_pid), None)
+            if worker is None:
+                self._note_orphan(ended.si_pid, os.waitstatus_to_exitcode(status))
             self.is_alone = self.is_alone and worker is not None and not had_children
             if worker is not None:
                 worker.code = worker.process.returncode = os.waitstatus_to_exitcode(status)
@@ -1342,12 +1452,22 @@ class Supervisor:
                 if worker.events in self.selector.get_map():
                     self._read_events(worker)
 
+    def _note_orphan(self, pid: int, code: int) -> None:
+        """Tell of what a program left in the background and has failed: its end says nothing."""
+        name = self.background.names.get(pid) if self.background and not self.end else None
+        if name and code:
+            self._warn(f"{name}, which it left in the background, ended with {said_of(code)}")
+
+    def _warn(self, text: str) -> None:
+        self.shown.add(as_json({"event": "warning", "text": text}))
+
     def _glance(self, now: float) -> None:
         """Look at the tree; read its memory where that is due."""
         began = awake_time()
         tree = set(descendants(self.me.pid))
         self.is_alone = self.is_alone and len(tree) <= 1
         if tree != self.tree:
+            self._meet(one.pid for one in tree - self.tree)
             self.tree = tree
             self._write_tree()
         pids = [self.me.pid, *(one.pid for one in tree)]
@@ -1358,7 +1478,12 @@ class Supervisor:
         pace_s = min(GLANCE_S, max(0.02, age_s / 4))  # a run may be over before it is old
         self.glance_at = now + max(pace_s, cost_s / SHARE)
         if now >= self.meter.due_at:
+            self._meet(pids)  # again: a process may run another program by now
             self.meter.read(pids, now)
+
+    def _meet(self, pids: Iterable[int]) -> None:
+        """Remember the clients of daemons among these processes."""
+        self.clients.update(CLIENTS.intersection(program_of(command_of(pid)) for pid in pids))
 
     def _write_tree(self) -> None:
         # Not synced: after a power cut no process of this tree is left.
@@ -1376,7 +1501,8 @@ class Supervisor:
             return
         failed = next((w for w in self.workers if self._has_failed(w)), None)
         limit_s = self.launch["time_limit_s"]
-        if failed is None and all(w.code is not None for w in self.workers):
+        is_done = failed is None and all(w.code is not None for w in self.workers)
+        if is_done and not self._goes_on(now):
             self._stop({"outcome": "completed", "exit_code": 0}, linger_s=LINGER_S)
         elif self.stop_asked or (self.is_terminated and self._is_stop_asked()):
             self._stop(self._end_by_request())
@@ -1384,6 +1510,27 @@ class Supervisor:
             self._stop(self._failure(failed))
         elif limit_s is not None and now > (self.started_at or now) + limit_s:
             self._stop({"outcome": "failed", "reason": "time_limit"})
+
+    def _goes_on(self, now: float) -> bool:
+        """Whether a completed program has left something in the background that works."""
+        if self.launch["kind"] != "program" or self.is_childless:
+            return False
+        if self.background is None:
+            sessions = {worker.process.pid for worker in self.workers}
+            cwd = os.path.realpath(self.launch["cwd"])
+            self.background = Background(self.me.pid, sessions, cwd, now)
+        left = self.background
+        if now < left.due_at:
+            return True
+        was_new = now - left.began_at < LINGER_S
+        goes_on = left.is_at_work(now, has_printed=self.has_printed)
+        self.has_printed = False
+        if goes_on and not was_new and not self.is_said:
+            self.is_said = True
+            names = listed(list(left.names.values()))
+            note = f"[gpugate: the command has ended; the run goes on while {names} work]\n"
+            self.output.write(note.encode(errors="replace"))
+        return goes_on
 
     def _has_failed(self, worker: Worker) -> bool:
         is_silent = self.launch["kind"] == "cell" and not worker.has_result
@@ -1400,6 +1547,8 @@ class Supervisor:
         self.meter.want()
         now = awake_time()
         self._glance(now)  # the last look before the tree goes
+        alive = {program_of(command_of(one.pid)) for one in self.tree}
+        self.clients |= alive & (CLIENTS | REMOTE_SHELLS)
         self.end, self.phase, self.beat_at = end, "stopping", 0.0
         grace_s, begin_at = self.launch["grace_s"], now + linger_s
         self.stopping = Stopping(self.me.pid, grace_s, self.cgroup, begin_at)
@@ -1477,6 +1626,7 @@ class Supervisor:
         end = self._end_report(ended_at)
         record = {"end": end, "wall_started": self.wall_started, "wall_ended": time.time()}
         record["kill"] = self._kill_record(ended_at)
+        self._warn_of_rest(end)
         message = {"run_id": self.launch["run_id"], "fence": self.launch["fence"], "end": end}
         self.is_terminated = False
         is_recorded, is_told = False, self.is_fenced
@@ -1490,6 +1640,27 @@ class Supervisor:
             if not is_told:
                 self.link.ask("finished", lambda: message, now)
             self._wait(GLANCE_S)
+
+    def _warn_of_rest(self, end: dict[str, Any]) -> None:
+        """Tell what a bare outcome would hide."""
+        stopped = self.stopping.stopped if self.stopping else []
+        if end["outcome"] == "completed" and stopped:
+            is_idle = self.background is not None and self.background.is_idle
+            why = f", which had not worked for {IDLE_S / 60:.0f} minutes" if is_idle else ""
+            self._warn(f"it left {listed(stopped)} in the background{why}: stopped at its end")
+        if self.clients:
+            names = listed(sorted(self.clients))
+            self._warn(
+                f"{names} may have had work done outside of the run: what a daemon or another"
+                " machine does is not measured with the run, and not stopped with it"
+            )
+        files = self.meter.files
+        size = files.look([self.me.pid]) if files is not None and files.sizes else 0
+        if files is not None and size > GROWN_BYTES:
+            self._warn(
+                f"it left {size >> 20:,} MB in files in memory, which take RAM until they are"
+                f" deleted: {listed(files.paths())}"
+            )
 
     def _end_report(self, ended_at: float) -> dict[str, Any]:
         end = self.end or {"outcome": "failed", "reason": "supervisor: no end"}
@@ -1520,7 +1691,9 @@ class Supervisor:
             return None
         began_at = ended_at if stopping.began_at is None else stopping.began_at
         ms = round((awake_time() - began_at) * 1000)
-        return {"means": " + ".join(stopping.means), "ms": ms, "survivors": left}
+        outside = [f"perhaps what {name} started outside of the run" for name in self.clients]
+        survivors = [*left, *sorted(outside)]
+        return {"means": " + ".join(stopping.means), "ms": ms, "survivors": survivors}
 
     def _record(self, record: dict[str, Any]) -> bool:
         try:

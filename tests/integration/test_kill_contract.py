@@ -169,7 +169,7 @@ def test_a_tree_that_takes_the_hint_is_not_killed(make: Make) -> None:
 
 
 def test_a_run_lives_while_a_process_of_its_tree_lives(make: Make) -> None:
-    """When the worker leaves children behind they are stopped before the run has ended."""
+    """Idle children that the worker leaves behind are stopped before the run has ended."""
     left = (
         "import os, signal, time\n"
         "if os.fork(): os._exit(0)\n"
@@ -178,8 +178,9 @@ def test_a_run_lives_while_a_process_of_its_tree_lives(make: Make) -> None:
         "signal.signal(signal.SIGTERM, leave)\n"
         "time.sleep(600)\n"
     )
-    attempt = make(argv=python(left)).start()
-    end = attempt.end()
+    attempt = make(argv=python(left))
+    attempt.change_supervisor("IDLE_S = 300.0", "IDLE_S = 0.3")
+    end = attempt.start().end()
     assert end["outcome"] == "completed"
     assert attempt.output() == "told\n"
     assert attempt.outcome()["kill"]["means"] == "term"
