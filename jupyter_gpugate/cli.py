@@ -285,6 +285,7 @@ def _read_here() -> dict[str, Any]:
     """Measure without a gate, in the form in which a gate answers."""
     import asyncio
 
+    from jupyter_gpugate.core.devices import name_of
     from jupyter_gpugate.core.protocol import to_json
     from jupyter_gpugate.gate.clock import awake_time
     from jupyter_gpugate.gate.machine import MachineReader
@@ -304,11 +305,15 @@ def _read_here() -> dict[str, Any]:
     ram = machine.read()
     machine.close()
     devices, health, pids_are_ours = asyncio.run(gpus())
+    here = {reading.device.uuid: reading.device for reading in devices}
     return {
         "reach": None,
         "ram": to_json(ram.ram),
         "readers": to_json([health, ram.health]),
-        "devices": [_device_row(to_json(reading)) for reading in devices],
+        "devices": [
+            {**_device_row(to_json(reading)), "name": name_of(here, reading.device.uuid)}
+            for reading in devices
+        ],
         "attribution": {
             "devices": {r.device.uuid: {"fault": _text(r.processes_fault)} for r in devices},
             "pids_are_ours": pids_are_ours,

@@ -199,7 +199,7 @@ class Unlocked:
 
 @dataclass(frozen=True)
 class DrainChanged:
-    """The machine takes no new runs, or takes them again."""
+    """The gate takes no new runs, or takes them again."""
 
     kind: ClassVar[str] = "drain_changed"
     at: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 from jupyter_gpugate.core.decisions import Check, Reason
+from jupyter_gpugate.core.devices import name_of
 from jupyter_gpugate.core.model import MB, RAM, HolderKind
 from jupyter_gpugate.core.state import MACHINE, GateState
 
@@ -19,7 +20,7 @@ def megabytes(value: int) -> str:
 
 
 def resource_words(state: GateState, resource: str) -> str:
-    """A resource as people call it: ``RAM``, ``GPU 0 (NVIDIA L4)``."""
+    """A resource as people call it: ``RAM``, ``GPU 0 (NVIDIA L4)``; no two alike."""
     if resource == RAM:
         return "RAM"
     if resource == MACHINE:
@@ -27,8 +28,7 @@ def resource_words(state: GateState, resource: str) -> str:
     device = state.inventory.get(resource)
     if device is None:
         return f"device {resource}"
-    kind = "MIG slice" if device.parent else "GPU"
-    return f"{kind} {device.index} ({device.model})"
+    return f"{name_of(state.inventory, resource)} ({device.model})"
 
 
 def explain(state: GateState, reason: Reason) -> str:
@@ -54,17 +54,19 @@ def _lock(state: GateState, reason: Reason) -> str:
 
 
 def _drain(_state: GateState, reason: Reason) -> str:
-    return f"the machine takes no new runs ({_who(reason)})"
+    return f"no new runs of yours are started ({_who(reason)})"
 
 
 def _exclusive(state: GateState, reason: Reason) -> str:
-    return f"{_where(state, reason)} is kept to one run at a time: waits for {_who(reason)}"
+    return (
+        f"{_where(state, reason)} is kept to one of your runs at a time: waits for {_who(reason)}"
+    )
 
 
 def _limits(state: GateState, reason: Reason) -> str:
     limit, running = reason.numbers["limit"], reason.numbers["running"]
     if reason.resource:
-        return f"{_where(state, reason)} has {running} runs, and takes at most {limit}"
+        return f"{_where(state, reason)} has {running} of your runs, and takes at most {limit}"
     return f"{running} of your runs are live, and a user may have at most {limit}"
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Callable, Optional
 
 from jupyter_gpugate.core.decisions import Check, Earmark, Reason
+from jupyter_gpugate.core.devices import lock_on
 from jupyter_gpugate.core.model import GB, MB, RAM, Device, DeviceReading, RamReading, Sample
 from jupyter_gpugate.core.settling import holds_watch_slot, is_overrun
 from jupyter_gpugate.core.state import MACHINE, GateState, Lease
@@ -148,7 +149,7 @@ def _device_room(state: GateState, sample: Sample, now: float, device: Device) -
     here = [lease for lease in leases if uuid in lease.devices]
     unread = _unread(state, sample, reading, uuid, now)
     usable = state.traits.usable_vram_bytes.get(uuid)
-    lock = state.locks.get(uuid)
+    lock = lock_on(state, device)
     room = Room(
         resource=uuid,
         total_bytes=device.total_bytes,

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.devices import ignored_settings, name_of
 from jupyter_gpugate.core.explain import explain
 from jupyter_gpugate.core.inputs import inputs_of, replay
 from jupyter_gpugate.core.model import (
@@ -50,11 +51,12 @@ def snapshot(state: GateState, sample: Sample, decisions: Decisions, now: float)
         "earmarks": [to_json(mark) for mark in decisions.earmarks],
         "attribution": _attribution(state, sample),
         "devices": [_device_row(state, sample, room) for room in here.values() if room.device],
-        "unified": [_device_words(state, u) for u, d in state.inventory.items() if d.unified],
+        "unified": [device_words(state, u) for u, d in state.inventory.items() if d.unified],
         "external": list(_external_rows(state, sample, now)),
         "readers": [_reader_row(health, now) for health in sample.readers],
         "locks": [to_json(lock) for lock in state.locks.values()],
         "draining": state.draining,
+        "ignored_settings": list(ignored_settings(state)),
         "declared": {r: _declared_row(room) for r, room in here.items() if room.declared},
         "traits": to_json(state.traits),
     }
@@ -71,7 +73,7 @@ def running_row(state: GateState, lease: Lease, now: float) -> dict[str, Any]:
         "phase": lease.phase.value,
         "attempt": lease.attempt,
         "fence": lease.fence,
-        "devices": [_device_words(state, uuid) for uuid in lease.devices],
+        "devices": [device_words(state, uuid) for uuid in lease.devices],
         "elsewhere": [u for u in lease.usage if u not in (RAM, *lease.devices) and lease.held(u)],
         "charges": dict(lease.charges),
         "held": {r: lease.held(r) for r in resources},
@@ -160,19 +162,21 @@ def _sum_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return total
 
 
-def _device_words(state: GateState, uuid: str) -> dict[str, Any]:
+def device_words(state: GateState, uuid: str) -> dict[str, Any]:
+    """A device as people know it."""
     device = state.inventory.get(uuid)
     return {
         "uuid": uuid,
         "model": device.model if device else "",
         "index": device.index if device else None,
+        "name": name_of(state.inventory, uuid),
     }
 
 
 def _device_row(state: GateState, sample: Sample, room: Room) -> dict[str, Any]:
     reading, closed = sample.device(room.resource), room.locked or room.unread
     return {
-        **_device_words(state, room.resource),
+        **device_words(state, room.resource),
         "total_bytes": room.total_bytes,
         "free_bytes": room.free_bytes if room.measured else None,
         "floor_bytes": room.floor_bytes,

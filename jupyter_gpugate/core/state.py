@@ -245,7 +245,7 @@ class GateState:
     leases: Mapping[str, Lease] = field(default_factory=dict)
     lingering: Mapping[tuple[str, str], Lingering] = field(default_factory=dict)
     locks: Mapping[str, Lock] = field(default_factory=dict)
-    draining: Optional[str] = None  # the reason, while the machine takes no new runs
+    draining: Optional[str] = None  # the reason, while the gate takes no new runs
     ended: Mapping[str, Ended] = field(default_factory=dict)
     run_sides: Mapping[str, float] = field(default_factory=dict)  # last seen
     expiries: Mapping[str, float] = field(default_factory=dict)  # queued runs with a max wait

@@ -175,7 +175,7 @@ def _active_rows(run: Json) -> Iterator[Row]:
     if run.get("basis"):
         yield Row("admitted", words.admitted(run["basis"], devices))
     if devices:
-        names = [f"GPU {d.get('index', '?')} ({d.get('model', '?')})" for d in devices]
+        names = [f"{words.device_name(d)} ({d.get('model', '?')})" for d in devices]
         yield Row("runs on", ", ".join(names))
     if (run.get("attempt") or 1) > 1:
         yield Row("attempt", str(run["attempt"]))

@@ -48,20 +48,28 @@ def cancelled(run_id: str, answer: Json) -> str:
 
 def locked(answer: Json) -> str:
     """Say in one sentence what a lock came to."""
-    what = _locked(answer.get("locked"))
+    names = [f"{run['run_id']} ({run['name']})" for run in answer.get("at_work") or ()]
     return (
-        f"{what} is yours for {words.span(answer.get('for_s') or 0)}, or until this kernel ends: "
-        "no run starts there; %gpu_release gives it back"
+        f"{_locked(answer, 'locked')} is closed to your runs for "
+        f"{words.span(answer.get('for_s') or 0)}, or until this kernel ends: none starts there; "
+        "programs of others are not kept away; %gpu_release opens it"
+        + "".join(f"; {other} is open again" for other in answer.get("opened") or ())
+        + (f". Still at work there: {', '.join(names)}" if names else "")
     )
 
 
 def unlocked(answer: Json) -> str:
     """Say in one sentence what a release came to."""
-    return f"{_locked(answer.get('unlocked'))} is open to runs again"
+    what = _locked(answer, "unlocked")
+    if answer.get("was_locked", True):
+        return f"{what} is not locked any more"
+    return f"{what} was not locked"
 
 
-def _locked(resource: object) -> str:
-    return "the machine" if resource == "machine" else str(resource)
+def _locked(answer: Json, field: str) -> str:
+    resource = answer.get(field)
+    named = "the machine" if resource == "machine" else str(resource)
+    return str(answer.get("name") or named)
 
 
 def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
@@ -224,7 +232,8 @@ def _troubles(snapshot: Json) -> Iterator[str]:
         if snapshot.get(name):
             yield f"the {what} is in trouble: {snapshot[name]}"
     if snapshot.get("draining"):
-        yield f"the machine takes no new runs: {snapshot['draining']}"
+        yield f"no new runs of this gate are started: {snapshot['draining']}"
+    yield from snapshot.get("ignored_settings") or ()
     for device in snapshot.get("devices") or ():
         if device.get("message"):
             yield str(device["message"])
@@ -270,12 +279,14 @@ def _measured(answer: Json) -> Iterator[str]:
             yield "There is no NVIDIA GPU here: runs start by RAM alone."
     for line in words.locks(answer, _awake_time()):
         yield f"{line[0].upper()}{line[1:]}."
+    for line in answer.get("ignored_settings") or ():
+        yield f"A setting has no effect: {line}."
     if devices and not attribution.get("pids_are_ours", True):
         yield "The driver counts processes of another PID namespace: holders cannot be told apart."
 
 
 def _device_lines(device: Json, shares: Json) -> Iterator[str]:
-    name = f"GPU {device.get('index')} ({device.get('model')})"
+    name = f"{words.device_name(device)} ({device.get('model')})"
     fault: Json = device.get("fault") or {}
     if device.get("free_bytes") is None:
         why = fault.get("text") or device.get("message") or "the driver gives no number"

@@ -56,8 +56,13 @@ def resource(name: str, devices: Iterable[Json] = ()) -> str:
         return name.upper()
     for device in devices:
         if device.get("uuid") == name:
-            return f"GPU {device.get('index', '?')}"
+            return device_name(device)
     return name if len(name) <= 12 else f"{name[:12]}…"  # noqa: PLR2004 - "GPU-" and 8 digits
+
+
+def device_name(device: Json) -> str:
+    """Name a device as the gate does, which gives no two of them one name."""
+    return str(device.get("name") or f"GPU {device.get('index', '?')}")
 
 
 #: A submit that is no run yet.
@@ -156,7 +161,8 @@ def locks(answer: Json, now: float) -> Iterator[str]:
         name = str(lock.get("resource", ""))
         where = "the machine" if name == "machine" else resource(name, devices)
         left = f" for {span(lock['until'] - now)}" if lock.get("until") is not None else ""
-        yield f"{where} is locked by {lock.get('owner') or 'somebody'}{left}"
+        owner = lock.get("owner") or "somebody"
+        yield f"{where} is locked by {owner}{left}: no run of this gate starts there"
 
 
 def pids(survivors: Iterable[Any]) -> str:

@@ -168,7 +168,7 @@ class GpuGateMagics(Magics):
 
     @_magic(line_magic, *LOCK_OPTIONS)
     def gpu_lock(self, line: str) -> None:
-        """Keep a GPU, or the whole machine, for work by hand: nothing new starts there."""
+        """Keep your runs off a GPU, or off all, while you work by hand: none starts there."""
         options = _parsed(self.gpu_lock, line)
         with _one_liners():
             told = connect().lock(options.resource, options.time, environment.this_process())

@@ -144,7 +144,7 @@ RUN_OPTIONS: Final = (
     ),
     # Recorded, like the class: help offers neither before it has an effect.
     _option("--evictable", action="store_true", help=SUPPRESS),
-    _option("--exclusive", action="store_true", help="wants its GPU to itself"),
+    _option("--exclusive", action="store_true", help="no other run of yours on its GPUs"),
     _option("--max-wait", type=duration, metavar="TIME", help="give up when not started by then"),
     _option("--time-limit", type=duration, metavar="TIME", help="stop the run after this long"),
     _option(

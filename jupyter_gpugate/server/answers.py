@@ -13,7 +13,7 @@ from jupyter_gpugate.core.model import RAM, VRAM, Device, Request
 from jupyter_gpugate.core.needs import estimate_on, models_of, setting_on
 from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.core.room import rooms
-from jupyter_gpugate.core.snapshot import queued_row, running_row
+from jupyter_gpugate.core.snapshot import device_words, queued_row, running_row
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.runs.launcher import Launcher
@@ -72,7 +72,7 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "basis": summary.get("basis") or {},
         "caps": summary.get("caps") or {},
         "enforcement": summary.get("enforcement"),
-        "devices": [_device(state, uuid) for uuid in summary.get("devices") or ()],
+        "devices": [device_words(state, uuid) for uuid in summary.get("devices") or ()],
         "directory": str(record.path),
         "output_tail": summary.get("output_tail", ""),
         "error": summary.get("error"),
@@ -92,12 +92,6 @@ def _unheeded(request: Request) -> Iterator[str]:
     """What was asked for and has no effect on this machine."""
     if request.hints.vram_bytes is not None and request.family.gpus == 0:
         yield "the hint of GPU memory has no effect: the run has no GPU"
-
-
-def _device(state: GateState, uuid: str) -> dict[str, Any]:
-    device = state.inventory.get(uuid)
-    known = {"model": device.model, "index": device.index} if device else {}
-    return {"uuid": uuid, "model": "", "index": None, **known}
 
 
 def _episodes_done(record: Record, live: dict[str, Any]) -> int:
@@ -214,6 +208,7 @@ def machine_answer(gate: GateLoop) -> dict[str, Any]:
         "traits": shown["traits"],
         "locks": shown["locks"],
         "draining": shown["draining"],
+        "ignored_settings": shown["ignored_settings"],
         "journal_fault": shown["journal_fault"],
         "tick": shown["tick"],
     }

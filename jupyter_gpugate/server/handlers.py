@@ -15,8 +15,6 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.model import ProcessKey
 from jupyter_gpugate.core.protocol import API_PATH, to_json
 from jupyter_gpugate.core.snapshot import inputs_of
-from jupyter_gpugate.core.state import MACHINE
-from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.server import shapes
 from jupyter_gpugate.server.answers import (
@@ -26,6 +24,16 @@ from jupyter_gpugate.server.answers import (
 )
 from jupyter_gpugate.server.api import ApiHandler
 from jupyter_gpugate.server.contract import call
+from jupyter_gpugate.server.devices import (
+    at_work,
+    closes,
+    device_named,
+    present,
+    refuse_another,
+    refuse_closed_otherwise,
+    resource_named,
+    words_for,
+)
 from jupyter_gpugate.server.faces import CardHandler, PanelHandler
 from jupyter_gpugate.server.openapi import RUN_ID, document
 from jupyter_gpugate.server.run_handlers import (
@@ -125,51 +133,71 @@ class MachineHandler(ApiHandler):
 
 
 class LockHandler(ApiHandler):
-    """A device, or the whole machine, for interactive use."""
+    """A device, or the whole machine, for interactive use: no run of this gate starts there."""
 
     path = "/lock"
 
     @call(shapes.LockAnswer, body=LockBody, errors=(409,))
     async def post(self, body: LockBody) -> None:
-        """Keep a device, or the whole machine, for interactive use."""
-        resource = self._resource(body.resource)
-        now = self.gate.now()
-        held = self.gate.state.locks.get(resource)
-        if held is not None and held.owner != self.host.owner:
-            raise Refused(409, "state", f"{resource} is locked by {held.owner}")
+        """Keep this user's runs off a device, or all of them, while it is used by hand."""
+        gate, owner = self.gate, self.host.owner
+        resource = resource_named(gate, body.resource, present(gate))
+        closed = closes(gate, resource)
+        refuse_another(gate.state, resource, closed, owner)
         kernel = ProcessKey(body.kernel.pid, body.kernel.start_ticks) if body.kernel else None
-        for other in self.gate.state.locks.values():
-            if other.owner == self.host.owner and other.resource != resource:
-                await self.gate.record(ev.Unlocked(now, other.resource))
-        event = ev.Locked(now, resource, self.host.owner, now + body.seconds, kernel)
-        await self.gate.record(event)
-        self.finish({"locked": resource, "for_s": body.seconds})
+        now = gate.now()
+        opened = [r for r, lock in gate.state.locks.items() if lock.owner == owner]
+        opened = [other for other in opened if other != resource]
+        for other in opened:
+            await gate.record(ev.Unlocked(now, other))
+        await gate.record(ev.Locked(now, resource, owner, now + body.seconds, kernel))
+        self.finish(
+            {
+                "locked": resource,
+                "for_s": body.seconds,
+                "name": words_for(gate.state, resource),
+                "closes": sorted(closed),
+                "opened": [words_for(gate.state, other) for other in opened],
+                "at_work": at_work(gate.state, closed),
+            }
+        )
 
-    @call(shapes.UnlockAnswer, query=ResourceQuery)
+    @call(shapes.UnlockAnswer, query=ResourceQuery, errors=(409,))
     async def delete(self, asked: ResourceQuery) -> None:
-        """Give it back."""
-        resource = self._resource(asked.resource)
-        await self.gate.record(ev.Unlocked(self.gate.now(), resource))
-        self.finish({"unlocked": resource})
-
-    def _resource(self, name: str) -> str:
-        return MACHINE if name in ("", MACHINE) else device_named(self.gate, name, "resource")
+        """Give it back; without a resource, whatever this user has locked."""
+        gate = self.gate
+        own = [r for r, lock in gate.state.locks.items() if lock.owner == self.host.owner]
+        if asked.resource or not own:
+            resource = resource_named(gate, asked.resource, gate.state.locks or present(gate))
+        else:
+            resource = own[0]
+        refuse_closed_otherwise(gate.state, resource)
+        was_locked = resource in gate.state.locks
+        await gate.record(ev.Unlocked(gate.now(), resource))
+        name = words_for(gate.state, resource)
+        self.finish({"unlocked": resource, "name": name, "was_locked": was_locked})
 
 
 class DrainHandler(ApiHandler):
-    """The machine takes no new runs."""
+    """No new run of this gate starts."""
 
     path = "/drain"
 
     @call(shapes.DrainAnswer, body=DrainBody)
     async def post(self, body: DrainBody) -> None:
-        """Take no new runs; what runs goes on to its end, or is stopped now."""
+        """Let no new run of this gate start; what runs goes on to its end, or is stopped now."""
         await self.gate.record(ev.DrainChanged(self.gate.now(), draining=True, reason=body.reason))
+        told: dict[str, Any] = {"draining": True}
         if body.stop_runs:
             # Nothing is granted any more: these are all that live.
-            stops = [self.launcher.cancel(run_id) for run_id in self.gate.state.leases]
-            await asyncio.gather(*stops, return_exceptions=True)
-        self.finish({"draining": True})
+            told |= await self._stop(list(self.gate.state.leases))
+        self.finish(told)
+
+    async def _stop(self, run_ids: list[str]) -> dict[str, Any]:
+        stops = [self.launcher.cancel(run_id) for run_id in run_ids]
+        ends = dict(zip(run_ids, await asyncio.gather(*stops, return_exceptions=True), strict=True))
+        failed = {r: str(end) for r, end in ends.items() if isinstance(end, BaseException)}
+        return {"stopped": [r for r in ends if r not in failed], "not_stopped": failed}
 
     @call(shapes.DrainAnswer)
     async def delete(self) -> None:
@@ -241,18 +269,6 @@ class NothingHere(ApiHandler):
 
     async def prepare(self) -> None:
         self.fail(404, "not_found", f"there is nothing at {self.request.path}")
-
-
-def device_named(gate: GateLoop, name: str, field: str) -> str:
-    """A device's UUID, by itself, its beginning, or the device's index."""
-    inventory = gate.state.inventory
-    for uuid, device in inventory.items():
-        if name in (uuid, str(device.index)):
-            return uuid
-    matches = [uuid for uuid in inventory if name and uuid.startswith(name)]
-    if len(matches) != 1:
-        raise Refused(400, "bad_request", f"{field}: no device {name!r} here", field=field)
-    return matches[0]
 
 
 HANDLERS: tuple[type[ApiHandler], ...] = (

@@ -75,6 +75,7 @@ class DeviceName(_Answer):
     uuid: str
     model: str
     index: int | None
+    name: str
 
 
 class Episodes(_Answer):
@@ -218,6 +219,7 @@ class QueueAnswer(_Answer):
     readers: list[dict[str, Any]]
     locks: list[dict[str, Any]]
     draining: str | None
+    ignored_settings: list[str]
     declared: dict[str, ByResource]
     traits: dict[str, Any]
     journal_fault: str | None
@@ -256,6 +258,7 @@ class MachineAnswer(_Answer):
     traits: dict[str, Any]
     locks: list[dict[str, Any]]
     draining: str | None
+    ignored_settings: list[str]
     journal_fault: str | None
     tick: int
 
@@ -271,18 +274,28 @@ class LockAnswer(_Answer):
 
     locked: str
     for_s: float
+    name: str
+    closes: list[str] = Field(description="The resources where no run of this gate starts.")
+    opened: list[str] = Field(description="What the lock replaced, in words.")
+    at_work: list[dict[str, str]] = Field(description="Runs that it finds there, and leaves alone.")
 
 
 class UnlockAnswer(_Answer):
     """What is not locked any more."""
 
     unlocked: str
+    name: str
+    was_locked: bool
 
 
 class DrainAnswer(_Answer):
     """Whether no new runs are taken."""
 
     draining: bool
+    stopped: list[str] | None = Field(default=None, description="With `stop_runs` alone.")
+    not_stopped: dict[str, str] | None = Field(
+        default=None, description="With `stop_runs` alone: the runs that could not be, and why."
+    )
 
 
 class CalibrationsAnswer(_Answer):

@@ -166,7 +166,7 @@ class RunBody(_Body):
 
 
 class LockBody(_Body):
-    """``POST /lock``: a device, or the whole machine, for interactive use."""
+    """``POST /lock``: a device, or the whole machine, to be used by hand."""
 
     resource: str = Field(default="", max_length=128)
     seconds: float = Field(default=1800, gt=0, le=7200)

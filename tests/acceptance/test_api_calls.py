@@ -192,7 +192,8 @@ def test_a_drained_machine_lets_runs_end_or_stops_them(
     live = server.submit("live", source)
     server.active(live)
     answer = server.ask("POST", "/drain", {"reason": "a new disk", "stop_runs": stops})
-    assert answer.json == {"draining": True}
+    stopped = {"stopped": [live], "not_stopped": {}} if stops else {}
+    assert answer.json == {"draining": True, **stopped}
     row = server.run(live)
     assert (row["status"], row["end"]) == (("ended", "cancelled") if stops else ("active", None))
     waits = server.submit("waits", "pass")
@@ -330,13 +331,16 @@ def test_locks_and_drains_say_what_they_did(server: Served, stand_in: StandIn) -
     uuid = stand_in.uuid(0)
     for name in ("0", uuid, uuid[:12]):
         answer = server.ask("POST", "/lock", {"resource": name, "seconds": 60})
-        assert answer.json == {"locked": uuid, "for_s": 60}
+        told = {"locked": uuid, "for_s": 60, "name": "GPU 0", "closes": [uuid]}
+        assert answer.json == {**told, "opened": [], "at_work": []}
     (lock,) = server.queue()["locks"]
     assert lock["resource"] == uuid
     assert lock["until"] - lock["since"] == pytest.approx(60)
-    server.ask("POST", "/lock", {})
+    assert server.ask("POST", "/lock", {}).json["opened"] == ["GPU 0"]
     assert [lock["resource"] for lock in server.queue()["locks"]] == ["machine"]
-    assert server.ask("DELETE", "/lock").json == {"unlocked": "machine"}
+    told = {"unlocked": "machine", "name": "the machine"}
+    assert server.ask("DELETE", "/lock").json == {**told, "was_locked": True}
+    assert server.ask("DELETE", "/lock").json == {**told, "was_locked": False}
     assert server.queue()["locks"] == []
     assert server.ask("POST", "/drain", {"reason": "a new driver"}).json == {"draining": True}
     assert server.queue()["draining"] == "a new driver"

@@ -536,7 +536,7 @@ def test_a_run_that_waits_too_long_expires(shared_server: Served) -> None:
     patient = shared_server.submit("patient", "pass")
     row = shared_server.ended(shared_server.submit("impatient", "pass", max_wait_s=0.5))
     assert (row["end"], row["attempt"]) == ("expired", 0)
-    assert row["exit_reason"] == "max_wait: the machine takes no new runs (a new disk)"
+    assert row["exit_reason"] == "max_wait: no new runs of yours are started (a new disk)"
     assert shared_server.run(patient)["status"] == "queued"
     shared_server.ask("DELETE", "/drain")
     assert shared_server.ended(patient)["end"] == "completed"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.fake_nvml import GB, StandIn
 from tests.served import Served, until
 from tests.user_notebook import UserNotebook
 
@@ -24,12 +26,14 @@ def notebook(server: Served) -> Iterator[UserNotebook]:
 def test_a_lock_keeps_runs_out_until_it_is_released(notebook: UserNotebook, server: Served) -> None:
     """While a notebook has locked the machine nothing starts; its release lets the run go."""
     said = notebook.run("%gpu_lock --time 1h").text.strip()
-    assert said.startswith("the machine is yours for 60 min, or until this kernel ends")
+    assert said.startswith(
+        "the machine is closed to your runs for 60 min, or until this kernel ends"
+    )
     run_id = server.submit("patient", "print('its turn')")
     reason = server.waiting(run_id, "lock")["reasons"][0]
     assert "locked" in reason["message"]
     assert "the machine is locked by" in notebook.run("%gpu_queue").text
-    assert notebook.run("%gpu_release").text.strip() == "the machine is open to runs again"
+    assert notebook.run("%gpu_release").text.strip() == "the machine is not locked any more"
     assert server.ended(run_id)["end"] == "completed"
 
 
@@ -40,7 +44,7 @@ def test_a_terminal_gives_a_forgotten_lock_back(notebook: UserNotebook, server: 
     done = subprocess.run(
         command, env=server.places.environ(), capture_output=True, text=True, check=True
     )
-    assert done.stdout == "the machine is open to runs again\n"
+    assert done.stdout == "the machine is not locked any more\n"
     assert server.queue()["locks"] == []
 
 
@@ -90,3 +94,71 @@ def test_a_panel_says_the_same_where_there_are_no_widgets(notebook: UserNotebook
     """The panel carries the queue as text and HTML beside its widget."""
     shown = notebook.run("%gpu_panel")
     assert "no run is live and none is waiting" in shown.text
+
+
+def test_a_number_names_the_board_that_is_there(
+    stand_in: StandIn, start: Callable[..., Served]
+) -> None:
+    """A board that moved up is locked by its number, not the missing one that had it before."""
+    middle, last = stand_in.gpu(24 * GB), stand_in.gpu(24 * GB)
+    server = start()
+    until(lambda: len(server.queue()["devices"]) == 3, "all three are known")
+    stand_in.remove(middle)
+    until(lambda: states(server)[middle] == "missing", "the middle one is missing")
+    names = [device["name"] for device in server.queue()["devices"]]
+    assert len(set(names)) == len(names)
+    answer = server.ask("POST", "/lock", {"resource": "1"})
+    assert (answer.status, answer.json["locked"]) == (200, last)
+    assert states(server) == {stand_in.uuid(0): "ok", middle: "missing", last: "lock"}
+    assert server.ask("DELETE", "/lock?resource=1").json["unlocked"] == last
+    refused = server.ask("DELETE", "/machine?forget=1")
+    assert refused.status == 400
+    assert set(refused.json["detail"]["candidates"]) == {middle, last}
+    assert server.ask("DELETE", f"/machine?forget={middle}").json == {"forgotten": middle}
+
+
+def states(server: Served) -> dict[str, str]:
+    """How each device stands."""
+    return {device["uuid"]: device["state"] for device in server.queue()["devices"]}
+
+
+def test_a_lock_on_a_board_keeps_runs_off_its_slices(
+    tmp_path: Path, stand_in: StandIn, start: Callable[..., Served]
+) -> None:
+    """A board that is cut into slices is closed with all of them, and one with none is refused."""
+    board = stand_in.uuid(0)
+    stand_in.change(board, mig=1)
+    part = stand_in.mig_slice(board, 10 * GB)
+    stand_in.gpu(24 * GB, mig=1)
+    server = start()
+    until(lambda: states(server) == {part: "ok"}, "the slice is known")
+    go_on = tmp_path / "go on"
+    source = f"import os, time\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.1)"
+    live = server.submit("before", source, gpus=1)
+    server.active(live)
+    answer = server.ask("POST", "/lock", {"resource": "0"}).json
+    assert (answer["closes"], answer["at_work"]) == ([part], [{"run_id": live, "name": "before"}])
+    waits = server.submit("after", "pass", gpus=1)
+    server.waiting(waits, "lock")
+    assert server.ask("POST", "/lock", {"resource": "1"}).status == 409
+    go_on.touch()
+    server.ended(live)
+    assert server.run(waits)["status"] == "queued"
+    assert server.ask("DELETE", "/lock").json["unlocked"] == board
+    assert server.ended(waits)["end"] == "completed"
+
+
+def test_a_lock_says_which_runs_it_finds_at_work(tmp_path: Path, notebook: UserNotebook) -> None:
+    """Whoever locks the machine is told that a run still uses it, and whose runs are kept off."""
+    go_on = tmp_path / "go on"
+    cell = f"import os, time\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.1)"
+    notebook.run(f"%%gated_eval busy --gpus 0 --detach\n{cell}")
+    until(lambda: "running" in notebook.run("%gpu_queue").text, "it runs")
+    said = notebook.run("%gpu_lock").text
+    assert "closed to your runs" in said
+    assert "Still at work there: " in said
+    assert "(busy)" in said
+    go_on.touch()
+    until(lambda: "at work" not in notebook.run("%gpu_lock").text, "it has ended")
+    assert "is not locked any more" in notebook.run("%gpu_release").text
+    assert "was not locked" in notebook.run("%gpu_release").text

@@ -178,14 +178,14 @@ def test_a_converted_notebook_still_tells_the_story(executed: Executed, exporter
 def test_a_run_behind_a_lock_says_so_wherever_one_looks(executed: Executed) -> None:
     """Card, handle and queue name the lock; once it is given back, the same run starts."""
     notebook = executed[WAITING]
-    assert text(notebook, "lock").startswith("the machine is yours for 10 min")
+    assert text(notebook, "lock").startswith("the machine is closed to your runs for 10 min")
     reason = "this machine is locked for interactive use by"
     card = text(notebook, "patient")
     assert re.match(rf"patient · waiting, number 1 in the queue · {RUN_ID}\n", card)
     assert re.search(rf"^  waits +{reason}", card, re.MULTILINE)
     assert f"\nbecause {reason}" in text(notebook, "explain")
     assert re.search(rf"^  1  {RUN_ID}  patient .* {reason}", text(notebook, "queue"), re.MULTILINE)
-    assert text(notebook, "release") == "the machine is open to runs again"
+    assert text(notebook, "release") == "the machine is not locked any more"
     ended = text(notebook, "patient-ends")
     assert ended.splitlines()[0].startswith("patient · completed · ")
     assert "    | at last" in ended.splitlines()

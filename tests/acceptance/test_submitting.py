@@ -59,7 +59,7 @@ def test_ids_differ_within_one_second(server: Served) -> None:
 
 @pytest.mark.behaviour(2)
 def test_nothing_is_executed_by_a_submit(server: Served, places: Places) -> None:
-    """While the machine takes no new runs, a submit is answered and no code has run."""
+    """While the gate takes no new runs, a submit is answered and no code has run."""
     server.ask("POST", "/drain", {"reason": "a test"})
     mark = places.root / "ran"
     run_id = server.submit("touch", f"open({str(mark)!r}, 'w').close()")

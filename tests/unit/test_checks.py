@@ -55,7 +55,7 @@ def locked(state: GateState, resource: str) -> GateState:
 
 
 def drained(state: GateState) -> GateState:
-    """The machine takes no new runs."""
+    """The gate takes no new runs."""
     return apply(state, [ev.DrainChanged(NOW, draining=True)])
 
 

@@ -33,14 +33,14 @@ WORDS = [
         Reason(Check.LOCK, GPU, who=("bob",)),
         "GPU 0 (NVIDIA L4) is locked for interactive use by bob (%gpu_release opens it)",
     ),
-    (Reason(Check.DRAIN, who=("upgrade",)), "the machine takes no new runs (upgrade)"),
+    (Reason(Check.DRAIN, who=("upgrade",)), "no new runs of yours are started (upgrade)"),
     (
         Reason(Check.EXCLUSIVE, GPU, who=("r1", "r2")),
-        "GPU 0 (NVIDIA L4) is kept to one run at a time: waits for r1, r2",
+        "GPU 0 (NVIDIA L4) is kept to one of your runs at a time: waits for r1, r2",
     ),
     (
         Reason(Check.LIMITS, GPU, {"running": 8, "limit": 8}),
-        "GPU 0 (NVIDIA L4) has 8 runs, and takes at most 8",
+        "GPU 0 (NVIDIA L4) has 8 of your runs, and takes at most 8",
     ),
     (
         Reason(Check.LIMITS, None, {"running": 2, "limit": 2}),
@@ -188,6 +188,6 @@ def test_resources_have_names() -> None:
     part = Device("MIG-1", "1g.10gb", 10 * GB, 3, parent=GPU)
     state = gate(boards=[board(), part])
     assert resource_words(state, RAM) == "RAM"
-    assert resource_words(state, "MIG-1") == "MIG slice 3 (1g.10gb)"
+    assert resource_words(state, "MIG-1") == "MIG slice 3 of GPU 0 (1g.10gb)"
     assert resource_words(state, "GPU-77") == "device GPU-77"
     assert megabytes(2049 * MB) == "2,049 MB"

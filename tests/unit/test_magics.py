@@ -606,7 +606,7 @@ def test_an_estimate_is_shown_with_its_origins(notebook: Notebook, gate: GateSta
         "total_bytes": {"ram": 1 << 30, "vram": None},
         "max_workers": 3,
         "would_start": False,
-        "reasons": [{"message": "the machine takes no new runs"}],
+        "reasons": [{"message": "no new runs of yours are started"}],
     }
     notebook.run("%gpu_estimate resnet-val --workers 2 --gpus 0 --episodes 9")
     asked = {"name": "resnet-val", "workers": "2", "gpus": "0", "episodes": "9"}
@@ -616,7 +616,7 @@ def test_an_estimate_is_shown_with_its_origins(notebook: Notebook, gate: GateSta
         "RAM 1,024 MB by your hint",
         "VRAM not known",
         "up to 3 workers fit now",
-        "it would wait: the machine takes no new runs",
+        "it would wait: no new runs of yours are started",
     ):
         assert words in text
 

@@ -121,7 +121,7 @@ def test_a_running_row_has_all_that_the_gate_knows_of_it() -> None:
     assert (row["pid"], row["exclusive"], row["started_s"]) == (SUPERVISOR.pid, False, 10.0)
     assert (row["cancel_requested"], row["kill_pending"], row["overdue"]) == (True, True, False)
     assert row["episodes"] == {"done": 3, "of": 1}
-    assert row["devices"] == [{"uuid": GPU, "model": "NVIDIA L4", "index": 0}]
+    assert row["devices"] == [{"uuid": GPU, "model": "NVIDIA L4", "index": 0, "name": "GPU 0"}]
 
 
 def test_a_running_row_names_what_it_holds_too_much_of() -> None:

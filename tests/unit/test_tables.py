@@ -63,7 +63,7 @@ def test_of_others_the_ten_largest_are_told() -> None:
     [
         ({"journal_fault": "the disk is full"}, "the journal is in trouble: the disk is full"),
         ({"sample_fault": "no sense"}, "the sample is in trouble: no sense"),
-        ({"draining": "upgrade"}, "the machine takes no new runs: upgrade"),
+        ({"draining": "upgrade"}, "no new runs of this gate are started: upgrade"),
         ({"devices": [{**DEVICE, "message": "GPU 0 is missing"}]}, "GPU 0 is missing"),
         (
             {"readers": [{"name": "gpu", "fault": {"code": "timeout", "text": "no answer"}}]},
