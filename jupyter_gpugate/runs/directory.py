@@ -284,6 +284,15 @@ def read_output(
     return "", start or 0
 
 
+def output_stamp(attempt: Path) -> tuple[int, int] | None:
+    """What changes with an attempt's output; None where there is none yet."""
+    try:
+        found = (attempt / "output.log").stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
 def output_tail(attempt: Path) -> str:
     """Return the end of an attempt's output, from the beginning of a line on."""
     earlier = _EARLIER.format(attempt.parents[1].name)

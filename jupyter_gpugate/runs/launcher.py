@@ -274,6 +274,13 @@ class Launcher:
         """The end of a live run's output."""
         return directory.output_tail(record.attempt_path) if record.attempt else ""
 
+    def stamp(self, run_id: str) -> tuple[Any, ...]:
+        """All that is told of a run here follows from this, and no summary changes in place."""
+        record = self.known(run_id)
+        tail = directory.output_stamp(record.attempt_path) if record.attempt else None
+        left = (record.cancelled, record.detached, self.is_waited_for(run_id))
+        return (record.summary, *left, tail)
+
     async def episodes(self, run_id: str) -> list[dict[str, Any]]:
         """Finished episodes of every attempt."""
         record = self.known(run_id)

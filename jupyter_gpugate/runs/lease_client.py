@@ -49,9 +49,9 @@ class UnixResolver(Resolver):
 class UnixClient:
     """An HTTP client for one unix socket; a connection per request."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, lines: int = 200) -> None:
         self._client = SimpleAsyncHTTPClient(
-            force_instance=True, resolver=UnixResolver(path=path), max_clients=200
+            force_instance=True, resolver=UnixResolver(path=path), max_clients=lines
         )
 
     async def fetch(self, path: str, **options: Any) -> HTTPResponse:

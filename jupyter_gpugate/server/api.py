@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Hashable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,6 +20,7 @@ from jupyter_gpugate.gate.socket import peer_uid
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.server.contract import calls_of
+from jupyter_gpugate.server.polls import Making, Stamp, is_known
 from jupyter_gpugate.server.wire import (
     BODY_LIMIT_BYTES,
     ENVIRONMENT_LIMIT_BYTES,
@@ -148,28 +148,32 @@ class ApiHandler(RequestHandler):
                 raise Refused(400, "bad_request", f"{name}: is given twice", field=name)
         return self.validated(kind, {name: values[0] for name, values in given.items()})
 
-    async def polled(self, asked: PollQuery, make: Callable[[], tuple[Any, Any]]) -> None:
-        """Answer with an ETag; with ``wait`` only once it differs from the caller's."""
+    async def polled(
+        self, asked: PollQuery, make: Making, what: Hashable, stamp: Stamp = tuple
+    ) -> None:
+        """Answer with an ETag; with ``wait`` only once it differs from the caller's.
+
+        It is made once for all who ask for the same in the same tick.  ``stamp`` tells what else
+        than the tick it follows from.
+        """
         known = asked.etag or self.request.headers.get("If-None-Match", "")
         deadline = awake_time() + asked.wait
         while True:
             version = self.gate.version
-            answer, essence = make()
-            etag = tag_of(essence)
-            left = deadline - awake_time()
-            if etag != known or left <= 0:
+            made = await self.host.polls.answer(what, lambda: (self.gate.version, *stamp()), make)
+            same, left = is_known(made.etag, known), deadline - awake_time()
+            if not same or left <= 0 or self._is_gone():
                 break
             await self.gate.changed(version, left)
-        self.set_header("ETag", etag)
+        self.set_header("ETag", made.etag)
         self.set_header("Content-Type", "application/json")
-        if etag == known:
+        if same:
             self.set_status(304)
             self.finish()
         else:
-            self.finish(json.dumps(answer))
+            self.finish(made.payload)
 
-
-def tag_of(essence: Any) -> str:
-    """An ETag of whatever counts as the answer's content."""
-    digest = hashlib.blake2b(json.dumps(essence, sort_keys=True).encode(), digest_size=12)
-    return f'"{digest.hexdigest()}"'
+    def _is_gone(self) -> bool:
+        """Whether nobody is at the other end any more."""
+        stream = getattr(self.request.connection, "stream", None)
+        return stream is not None and stream.closed()

@@ -36,6 +36,7 @@ from jupyter_gpugate.server.figures import Figures
 from jupyter_gpugate.server.follower import Follower
 from jupyter_gpugate.server.forwarding import HANDLERS
 from jupyter_gpugate.server.host import Host, HostSettings
+from jupyter_gpugate.server.lines import Lines
 from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
 
 EVENTS = Path(__file__).with_name("event_schemas")
@@ -110,6 +111,7 @@ class GpuGate(ExtensionApp):
         socket = user_socket()
         os.environ[SOCKET_VARIABLE] = str(socket)
         self.client = UnixClient(str(socket))
+        self.lines = Lines(socket)
         self.host = Host(self._settings(socket), self.log)
         self.follower = Follower(
             self.client,
@@ -142,6 +144,7 @@ class GpuGate(ExtensionApp):
         await self.follower.close()
         await self.host.stop()
         self.client.close()
+        self.lines.close()
 
     def current_activity(self) -> bool | None:
         """Whether runs are unfinished, wherever they are hosted: a server with runs is not idle."""

@@ -32,7 +32,10 @@ class CardHandler(ApiHandler):
             }
             return answer, answer
 
-        await self.polled(asked, make)
+        def stamp() -> tuple[Any, ...]:
+            return self.launcher.stamp(run_id)
+
+        await self.polled(asked, make, (type(self), run_id), stamp)
 
 
 class PanelHandler(ApiHandler):
@@ -54,7 +57,7 @@ class PanelHandler(ApiHandler):
             answer = {"html": tables.queue(snapshot)["text/html"], "runs": runs}
             return answer, essence_of(snapshot)
 
-        await self.polled(asked, make)
+        await self.polled(asked, make, type(self))
 
 
 def _orders(run: dict[str, Any], *, waited_for: bool) -> list[str]:

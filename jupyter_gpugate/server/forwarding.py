@@ -17,12 +17,11 @@ from tornado import web
 from tornado.httpclient import HTTPClientError
 
 from jupyter_gpugate.core.protocol import API_PATH
+from jupyter_gpugate.server.lines import FORWARD_TIMEOUT_S
 
 if TYPE_CHECKING:
     from jupyter_gpugate.server.extension import GpuGate
 
-#: Longer than any long poll.
-FORWARD_TIMEOUT_S = 120.0
 PASSED_ON = ("Content-Type", "If-None-Match", "Prefer")
 #: What a browser says to its server in a query is no business of the gate.
 OF_THE_BROWSER = ("token", "_xsrf", "no_track_activity")
@@ -119,12 +118,11 @@ class ForwardHandler(GuardedHandler):
             fault = app.fault or app.host.fault
             if fault:
                 raise ConnectionError(fault)
-            response = await app.client.fetch(
+            response = await app.lines.fetch(
                 self._target(),
                 method=self.request.method or "GET",
                 headers=headers,
                 body=self.request.body if self.request.method in WITH_BODY else None,
-                request_timeout=FORWARD_TIMEOUT_S,
             )
         except (OSError, HTTPClientError, asyncio.TimeoutError) as error:
             self.fail(503, "gate_away", f"the gate does not answer: {error}")

@@ -80,7 +80,7 @@ class QueueHandler(ApiHandler):
                 answer["decisions"] = to_json(gate.decisions.grants)
             return answer, essence_of(answer)
 
-        await self.polled(asked, make)
+        await self.polled(asked, make, (type(self), asked.inputs))
 
 
 class EstimateHandler(ApiHandler):

@@ -39,6 +39,7 @@ from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.handlers import api_routes
 from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
+from jupyter_gpugate.server.polls import Polls
 from jupyter_gpugate.server.wire import BODY_LIMIT_BYTES, ENVIRONMENT_LIMIT_BYTES
 
 #: More than any body may have: whatever is too large is told so by its handler.
@@ -90,6 +91,7 @@ class Host:
         self.launcher: Launcher | None = None
         self.feed: Feed | None = None
         self.history: History | None = None
+        self.polls = Polls()
         self.fault = ""  # why nobody can be asked here
         self.touched_at = awake_time()  # the last request of anybody
         self.ready = asyncio.Event()

@@ -91,7 +91,10 @@ class RunHandler(ApiHandler):
             essence = {k: v for k, v in answer.items() if k not in ("waited_s", "started_s")}
             return answer, essence
 
-        await self.polled(asked, make)
+        def stamp() -> tuple[Any, ...]:
+            return self.launcher.stamp(run_id)
+
+        await self.polled(asked, make, (type(self), run_id), stamp)
 
     @call(shapes.DeleteAnswer, errors=(409,))
     async def delete(self, run_id: str) -> None:

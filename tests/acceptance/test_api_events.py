@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import threading
 import time
 import urllib.request
@@ -378,3 +379,28 @@ def last_activity(server: Served) -> float:
     with urllib.request.urlopen(request) as response:  # noqa: S310
         told: str = json.load(response)["last_activity"]
     return datetime.fromisoformat(told).timestamp()
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_who_waits_for_news_holds_up_nobody_who_acts(server: Served, alike: bool) -> None:
+    """However many pages wait at a server, a submit and a cancel get through to the gate."""
+    now = server.ask("GET", "/transitions").json
+    lines = []
+    try:
+        for n in range(210):
+            wait = 60 if alike else 60 - n / 1000
+            query = f"wait={wait}&epoch={now['epoch']}&after={now['last']}"
+            line = socket.create_connection(("127.0.0.1", server.port))
+            lines.append(line)
+            line.sendall(
+                f"GET /gpugate/api/v1/transitions?{query} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                f"Authorization: token {server.token}\r\n\r\n".encode()
+            )
+        assert server.ask("GET", "/machine").status == 200
+        run_id = server.submit("acts", "import time\ntime.sleep(600)", gpus=0)
+        assert server.ask("POST", f"/runs/{run_id}/cancel").status == 200
+        # What was waited for has come to each of them.
+        assert all(line.recv(15) == b"HTTP/1.1 200 OK" for line in lines)
+    finally:
+        for line in lines:
+            line.close()

@@ -1,0 +1,62 @@
+"""The lines from a server to its user's gate: who waits for news holds up nobody who acts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from tornado.httpclient import HTTPResponse
+
+from jupyter_gpugate.runs.lease_client import UnixClient
+
+#: Longer than any long poll.
+FORWARD_TIMEOUT_S = 120.0
+#: Each line takes a file descriptor here and another one at the gate.
+LOOKING_LINES = 300
+
+
+class Lines:
+    """Passes requests on; long polls have lines of their own, one for all who ask the same."""
+
+    def __init__(self, socket: Path) -> None:
+        self._acting = UnixClient(str(socket))
+        self._looking = UnixClient(str(socket), lines=LOOKING_LINES)
+        self._looks: dict[tuple[str, ...], asyncio.Task[HTTPResponse]] = {}
+
+    async def fetch(
+        self, target: str, *, method: str, headers: Mapping[str, str], body: bytes | None
+    ) -> HTTPResponse:
+        """The gate's answer; raises `OSError` where there is none."""
+        if method == "GET" and _waits(target):
+            return await self._look(target, headers)
+        return await self._acting.fetch(
+            target, method=method, headers=headers, body=body, request_timeout=FORWARD_TIMEOUT_S
+        )
+
+    async def _look(self, target: str, headers: Mapping[str, str]) -> HTTPResponse:
+        """Whoever may ask at all is told the same: those who ask the same share an answer."""
+        key = (target, *(f"{name}: {value}" for name, value in sorted(headers.items())))
+        look = self._looks.get(key)
+        if look is None:
+            asked = self._looking.fetch(
+                target, method="GET", headers=headers, request_timeout=FORWARD_TIMEOUT_S
+            )
+            look = self._looks[key] = asyncio.ensure_future(asked)
+            look.add_done_callback(lambda done: self._answered(key, done))
+        return await asyncio.shield(look)
+
+    def _answered(self, key: tuple[str, ...], look: asyncio.Task[HTTPResponse]) -> None:
+        self._looks.pop(key, None)
+        if not look.cancelled():
+            look.exception()  # everybody who asked may be gone
+
+    def close(self) -> None:
+        self._acting.close()
+        self._looking.close()
+
+
+def _waits(target: str) -> bool:
+    _, _, query = target.partition("?")
+    return parse_qs(query).get("wait", ["0"])[0].strip("0.") != ""

@@ -1,0 +1,77 @@
+"""What many wait for is made once, and what only looks lets what acts go first."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any
+
+#: More answers than anybody could wait for; each is worth no longer than a tick.
+REMEMBERED = 512
+_TAG = re.compile(r'(?:W/)?("[^"]*")')
+
+#: An answer, and what of it counts as its content.
+Making = Callable[[], tuple[Any, Any]]
+#: Whatever an answer follows from, cheaply told: equal stamps, equal answers.
+Stamp = Callable[[], tuple[Any, ...]]
+
+
+class Made:
+    """One answer, with the tag of its content."""
+
+    def __init__(self, answer: Any, essence: Any) -> None:
+        self._answer = answer
+        self.etag = tag_of(essence)
+
+    @functools.cached_property
+    def payload(self) -> str:
+        return json.dumps(self._answer)
+
+
+class Polls:
+    """Makes each answer once for all who ask for it while what it follows from stays the same."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[Hashable, tuple[tuple[Any, ...], Made]] = OrderedDict()
+        self._turn = asyncio.Lock()
+
+    async def answer(self, what: Hashable, stamp: Stamp, make: Making) -> Made:
+        """The answer to a question; raises what its stamp or its making raises."""
+        made = self._known(what, stamp())
+        if made is not None:
+            return made
+        async with self._turn:
+            # Hundreds may be woken by one tick: what has come in meanwhile is served in between.
+            await asyncio.sleep(0)
+            now = stamp()
+            made = self._known(what, now)
+            if made is None:
+                made = Made(*make())
+                self._made[what] = (now, made)
+                self._made.move_to_end(what)
+                while len(self._made) > REMEMBERED:
+                    self._made.popitem(last=False)
+        return made
+
+    def _known(self, what: Hashable, stamp: tuple[Any, ...]) -> Made | None:
+        known = self._made.get(what)
+        return known[1] if known is not None and known[0] == stamp else None
+
+
+def tag_of(essence: Any) -> str:
+    """An ETag of whatever counts as the answer's content."""
+    digest = hashlib.blake2b(json.dumps(essence, sort_keys=True).encode(), digest_size=12)
+    return f'"{digest.hexdigest()}"'
+
+
+def is_known(etag: str, told: str) -> bool:
+    """Whether what a caller has, by ``If-None-Match`` (RFC 9110, 13.1.2), is what it would get.
+
+    Proxies that compress an answer make its tag a weak one, and caches send several.
+    """
+    return told.strip() == "*" or etag in _TAG.findall(told)
