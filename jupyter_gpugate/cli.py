@@ -287,6 +287,7 @@ def _read_here() -> dict[str, Any]:
 
     from jupyter_gpugate.core.devices import name_of
     from jupyter_gpugate.core.protocol import to_json
+    from jupyter_gpugate.gate.accelerators import unmanaged
     from jupyter_gpugate.gate.clock import awake_time
     from jupyter_gpugate.gate.machine import MachineReader
     from jupyter_gpugate.gate.nvml import GpuReader
@@ -308,6 +309,7 @@ def _read_here() -> dict[str, Any]:
     here = {reading.device.uuid: reading.device for reading in devices}
     return {
         "reach": None,
+        "unmanaged": [one._asdict() for one in unmanaged(measured=bool(devices))],
         "ram": to_json(ram.ram),
         "readers": to_json([health, ram.health]),
         "devices": [

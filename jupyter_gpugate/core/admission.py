@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import Union
+from typing import Optional, Union
 
 from jupyter_gpugate.core.checks import Admission, Ask, Asks, check
 from jupyter_gpugate.core.decisions import Decisions, Refusal
 from jupyter_gpugate.core.heads import Heads
+from jupyter_gpugate.core.masks import Mask, visible
 from jupyter_gpugate.core.model import Basis, Enforcement, Grant, Request, Sample
 from jupyter_gpugate.core.needs import needs_of
 from jupyter_gpugate.core.room import machine_reason, rooms
-from jupyter_gpugate.core.state import GateState, GroupKey, Queued
+from jupyter_gpugate.core.state import GateState, GroupKey, Queued, key_of
 
 
 def decide(state: GateState, sample: Sample, now: float) -> Decisions:
@@ -33,9 +34,8 @@ def verdict_on(
     walk = Walk(state, sample, now)
     walk.admit()
     needs, _ = needs_of(state.calibration, request, state.inventory, state.driver)
-    key = GroupKey(request.owner, "", request.gpus, request.exclusive, needs)
-    running = walk.running.get(request.owner, 0)
-    return walk.check(Asks(state, request.run_id, key, waited_s=0.0, parked=False, running=running))
+    key = key_of(request, "", needs)
+    return walk.check(walk.asks_of(key, request.run_id, waited_s=0.0, parked=False))
 
 
 def enforcement_of(request: Request) -> Enforcement:
@@ -65,6 +65,7 @@ class Walk:
         self._now = now
         self._fence = state.fence
         self._parked: dict[str, bool] = {}
+        self._visible: dict[Mask, Optional[frozenset[str]]] = {}
 
     def admit(self) -> Decisions:
         """Admit whatever fits, and set aside what those who wait are due."""
@@ -95,14 +96,23 @@ class Walk:
         return Decisions(tuple(grants), refusals, tuple(self.heads.marks))
 
     def asks(self, key: GroupKey, queued: Queued) -> Asks:
+        """A queued request as the checks see it now."""
+        waited_s = self._now - queued.submitted_at
+        parked = self._is_parked(queued.run_side)
+        return self.asks_of(key, queued.request.run_id, waited_s=waited_s, parked=parked)
+
+    def asks_of(self, key: GroupKey, run_id: str, *, waited_s: float, parked: bool) -> Asks:
         """A request as the checks see it now."""
+        if key.visible not in self._visible:
+            self._visible[key.visible] = visible(key.visible, self.state.inventory)
         return Asks(
             state=self.state,
-            run_id=queued.request.run_id,
+            run_id=run_id,
             key=key,
-            waited_s=self._now - queued.submitted_at,
-            parked=self._is_parked(queued.run_side),
+            waited_s=waited_s,
+            parked=parked,
             running=self.running.get(key.owner, 0),
+            visible=self._visible[key.visible],
         )
 
     def _is_parked(self, run_side: str) -> bool:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Optional, Union
 
 from jupyter_gpugate.core.decisions import TOLD_ORDER, Check, Reason, Refusal
 from jupyter_gpugate.core.estimation import provisional_charge
+from jupyter_gpugate.core.masks import told as words_of
 from jupyter_gpugate.core.model import RAM, Basis
 from jupyter_gpugate.core.placement import place
 from jupyter_gpugate.core.room import Room, live_runs
@@ -60,6 +61,7 @@ class Asks(NamedTuple):
     waited_s: float
     parked: bool
     running: int  # of the same owner
+    visible: Optional[frozenset[str]] = None  # the devices it may be placed on; None: all
 
     def on(self, room: Room) -> Ask:
         """What it would be charged there: a number it has, or a provisional charge."""
@@ -81,6 +83,10 @@ class Asks(NamedTuple):
             shrink=self.waited_s >= traits.watch_wait_s,
         )
         return Ask(charge, Basis.WATCH)
+
+    def may_use(self, room: Room) -> bool:
+        """Whether its notebook sees this device."""
+        return self.visible is None or room.resource in self.visible
 
     def is_watched(self, room: Room) -> bool:
         """Whether nothing is known of what it needs there."""
@@ -110,7 +116,7 @@ def check(
             charges = {uuid: ask.charge_bytes for uuid, ask in passing.items()}
             placed = place(rooms, charges, wanted, asks.state.traits.placement)
         if placed is None:
-            device_reason = _nearest(rooms, looks, wanted)
+            device_reason = _nearest(asks, rooms, looks)
         else:
             devices = placed
             asked.update((uuid, passing[uuid]) for uuid in devices)
@@ -129,10 +135,10 @@ def _told_order(reason: Reason) -> int:
 
 
 def look(asks: Asks, rooms: Mapping[str, Room]) -> dict[str, Look]:
-    """Every device as this request finds it."""
+    """Every device that this request may be placed on, as it finds it."""
     looks = {}
     for uuid, room in rooms.items():
-        if room.device is None:
+        if room.device is None or not asks.may_use(room):
             continue
         closed = (
             room.locked
@@ -154,8 +160,9 @@ def _ram_reason(asks: Asks, ram: Room, ask: Ask) -> Optional[Reason]:
     return ram.unread or _overrun(asks, ram) or _fit(ram, ask)
 
 
-def _nearest(rooms: Mapping[str, Room], looks: Mapping[str, Look], wanted: int) -> Reason:
+def _nearest(asks: Asks, rooms: Mapping[str, Room], looks: Mapping[str, Look]) -> Reason:
     """The reason to tell: of the last device that is lacking, on the model nearest to enough."""
+    wanted = asks.key.gpus
     ranks: dict[str, list[tuple[int, int, int, str]]] = {}
     for uuid, (reason, ask) in looks.items():
         room = rooms[uuid]
@@ -168,7 +175,8 @@ def _nearest(rooms: Mapping[str, Room], looks: Mapping[str, Look], wanted: int) 
     lasts = [sorted(devices)[wanted - 1] for devices in ranks.values() if len(devices) >= wanted]
     told = looks[min(lasts)[3]].reason if lasts else None
     numbers = {"wanted": wanted, "present": max(map(len, ranks.values()), default=0)}
-    return told or Reason(Check.MISSING, None, numbers)
+    mask = words_of(asks.key.visible, asks.state.inventory)
+    return told or Reason(Check.MISSING, None, numbers, who=(mask,) if mask else ())
 
 
 # -- one check each: None where it passes -----------------------------------------------------

@@ -73,7 +73,8 @@ def _limits(state: GateState, reason: Reason) -> str:
 def _missing(state: GateState, reason: Reason) -> str:
     if reason.resource is None:
         n = reason.numbers
-        return f"asks for {n['wanted']} GPUs of one model, this machine has {n['present']}"
+        has = f"{_who(reason)}, so it has" if reason.who else "this machine has"
+        return f"asks for {n['wanted']} GPUs of one model, {has} {n['present']}"
     words = f" ({_who(reason)})" if reason.who else ""
     return f"{_where(state, reason)} is missing: it was there, and is not any more{words}"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from jupyter_gpugate.core.explain import megabytes
+from jupyter_gpugate.core.masks import told, visible
 from jupyter_gpugate.core.model import Basis, Device, Request, Sample
 from jupyter_gpugate.core.needs import needs_of
 from jupyter_gpugate.core.state import GateState, TermNeed
@@ -45,30 +46,34 @@ def _numbers(request: Request) -> Optional[Impossible]:
 
 
 def _devices(state: GateState, request: Request) -> Optional[Impossible]:
-    most = max(_counts(state).values(), default=0)
+    most = max(_counts(state, request).values(), default=0)
     if request.gpus <= most:
         return None
     fix = f"{most} at most" if most else "0, or leave it out"
     has = {0: "no GPU", 1: "1 GPU"}.get(most, f"{most} GPUs of one model")
+    mask = told(request.visible, state.inventory)
+    here = f"{mask} to this notebook" if mask and _counts(state) else f"this machine has {has}"
     return Impossible(
         "gpus",
-        f"gpus: {request.gpus} asked for, and this machine has {has}: ask for {fix}",
+        f"gpus: {request.gpus} asked for, and {here}: ask for {fix}",
         {"asked": request.gpus, "present": most},
     )
 
 
-def _counts(state: GateState) -> dict[str, int]:
+def _counts(state: GateState, request: Optional[Request] = None) -> dict[str, int]:
     """How many devices one run can have of each model; of MIG slices a process sees only one."""
     counts: dict[str, int] = {}
-    for device in _usable(state):
+    for device in _usable(state, request):
         known = counts.get(device.model, 0)
         counts[device.model] = 1 if device.parent is not None else known + 1
     return counts
 
 
-def _usable(state: GateState) -> Iterator[Device]:
-    for device in state.inventory.values():
-        if not device.mig_enabled and not device.unified:
+def _usable(state: GateState, request: Optional[Request] = None) -> Iterator[Device]:
+    """The devices that gate, of those that the request's notebook sees."""
+    seen = visible(request.visible, state.inventory) if request else None
+    for uuid, device in state.inventory.items():
+        if not device.mig_enabled and not device.unified and (seen is None or uuid in seen):
             yield device
 
 
@@ -79,9 +84,9 @@ def _memory(state: GateState, sample: Sample, request: Request) -> Optional[Impo
         least = _least(needs.ram)
         if least is not None and least > total:
             return _too_much(request, "RAM", needs.ram, total)
-    counts = _counts(state)
+    counts = _counts(state, request)
     largest: Optional[tuple[int, TermNeed]] = None
-    for device in _usable(state) if request.gpus else ():
+    for device in _usable(state, request) if request.gpus else ():
         need = needs.on(device.model)
         least = _least(need)
         limit = max(state.traits.usable_vram_bytes.get(device.uuid, 0), device.total_bytes)

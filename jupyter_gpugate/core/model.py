@@ -417,6 +417,7 @@ class Request:
     kernel: Optional[KernelRef] = None
     detached: bool = False
     submitted_wall: float = 0.0
+    visible: Optional[tuple[str, ...]] = None  # the mask of its notebook's devices; None: no mask
 
     @property
     def owner(self) -> str:

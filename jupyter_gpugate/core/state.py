@@ -88,6 +88,19 @@ class GroupKey(NamedTuple):
     gpus: int
     exclusive: bool
     needs: Needs
+    visible: Optional[tuple[str, ...]] = None
+
+
+def key_of(request: Request, run_side: str, needs: Needs) -> GroupKey:
+    """All of a request that admission looks at."""
+    return GroupKey(
+        owner=request.owner,
+        run_side=run_side,
+        gpus=request.gpus,
+        exclusive=request.exclusive,
+        needs=needs,
+        visible=request.visible,
+    )
 
 
 @dataclass(frozen=True)
@@ -105,8 +118,7 @@ class Queued:
 
     @property
     def key(self) -> GroupKey:
-        request = self.request
-        return GroupKey(request.owner, self.run_side, request.gpus, request.exclusive, self.needs)
+        return key_of(self.request, self.run_side, self.needs)
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,7 @@ def _queued_rows(run: Json) -> Iterator[Row]:
     reasons = run.get("reasons") or ()
     if reasons:
         yield Row("waits", words.why(reasons[0]))
+    yield from _mask_rows(run)
     if run.get("eta_s") is not None:
         yield Row("starts", f"likely in about {words.span(run['eta_s'])}")
     if (run.get("attempt") or 0) > 0:
@@ -177,8 +178,14 @@ def _active_rows(run: Json) -> Iterator[Row]:
     if devices:
         names = [f"{words.device_name(d)} ({d.get('model', '?')})" for d in devices]
         yield Row("runs on", ", ".join(names))
+    yield from _mask_rows(run)
     if (run.get("attempt") or 1) > 1:
         yield Row("attempt", str(run["attempt"]))
+
+
+def _mask_rows(run: Json) -> Iterator[Row]:
+    if run.get("visible"):
+        yield Row("GPUs", f"only those of its notebook: {run['visible']}")
 
 
 def _ended_rows(run: Json) -> Iterator[Row]:

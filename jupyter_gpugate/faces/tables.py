@@ -276,13 +276,23 @@ def _measured(answer: Json) -> Iterator[str]:
         if fault:
             yield f"The {reader['name']} reader: {fault.get('text')}."
         elif reader["name"] == "gpu" and not devices:
-            yield "There is no NVIDIA GPU here: runs start by RAM alone."
+            yield "No GPU can be measured here: only RAM is checked before a run starts."
+    if answer.get("unmanaged"):
+        yield _not_gated(answer["unmanaged"])
     for line in words.locks(answer, _awake_time()):
         yield f"{line[0].upper()}{line[1:]}."
     for line in answer.get("ignored_settings") or ():
         yield f"A setting has no effect: {line}."
     if devices and not attribution.get("pids_are_ours", True):
         yield "The driver counts processes of another PID namespace: holders cannot be told apart."
+
+
+def _not_gated(accelerators: Sequence[Json]) -> str:
+    names = [f"{a['path']} ({a['maker']})" if a["maker"] else a["path"] for a in accelerators]
+    return (
+        f"Not gated: {', '.join(names)}. The gate cannot measure their memory; "
+        "a run sees them as its notebook does, whoever else uses them."
+    )
 
 
 def _device_lines(device: Json, shares: Json) -> Iterator[str]:

@@ -35,12 +35,10 @@ from jupyter_gpugate.core.protocol import (
 )
 from jupyter_gpugate.core.state import Lease
 from jupyter_gpugate.gate.journal import JournalError
+from jupyter_gpugate.gate.known_gpus import come_to_know_gpus, default_gpus
 from jupyter_gpugate.gate.loop import GateLoop
 
 T = TypeVar("T")
-
-#: A GPU reader that starts is waited for so long before a machine counts as one without a GPU.
-GPUS_KNOWN_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,13 @@ class RequestMessage:
 
     request: Request
     run_side: str
+
+
+@dataclass(frozen=True)
+class DefaultsMessage:
+    """A run side asks for the defaults of a run with this mask of devices."""
+
+    visible: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,31 +125,6 @@ class RegisterMessage:
     run_side: str
     fences: dict[str, int]
     run_ids: tuple[str, ...] = ()
-
-
-async def default_gpus(gate: GateLoop) -> int:
-    """How many devices a run gets that does not say: one where there is one."""
-    await come_to_know_gpus(gate)
-    devices = gate.state.inventory.values()
-    return int(any(not d.mig_enabled and not d.unified for d in devices))
-
-
-async def come_to_know_gpus(gate: GateLoop) -> bool:
-    """Wait until it is known which GPUs there are; False if the driver takes too long.
-
-    A driver that is slow to start must not make a machine seem to have no GPU.
-    """
-    deadline = gate.now() + GPUS_KNOWN_S
-    while not _gpus_known(gate) and gate.now() < deadline:
-        await gate.changed(gate.version, deadline - gate.now())
-    return _gpus_known(gate)
-
-
-def _gpus_known(gate: GateLoop) -> bool:
-    if gate.state.inventory:
-        return True
-    readers = [health for health in gate.sample.readers if health.name == "gpu"]
-    return any(not health.present or health.taken_at is not None for health in readers)
 
 
 def peer_uid(handler: RequestHandler) -> int | None:
@@ -263,7 +243,8 @@ class DefaultsHandler(SocketHandler):
     """``defaults``: what a run gets that does not say; asked before its spec is written."""
 
     async def post(self) -> None:
-        self.finish({"gpus": await default_gpus(self.gate)})
+        gpus, managed = await default_gpus(self.gate, self.read(DefaultsMessage).visible)
+        self.finish({"gpus": gpus, "managed": managed})
 
 
 class PresenceHandler(SocketHandler):

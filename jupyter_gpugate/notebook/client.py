@@ -115,9 +115,20 @@ class Client:
         """Return what a run of this name (and workers, gpus, ...) would need; starts nothing."""
         return self._body("GET", "/estimate", query=question)
 
-    def lock(self, resource: str, seconds: float, kernel: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep a device ("": the machine) free of new runs, until ``kernel`` ends at the latest."""
-        body = {"resource": resource, "seconds": seconds, "kernel": kernel}
+    def lock(
+        self,
+        resource: str,
+        seconds: float,
+        kernel: Mapping[str, Any],
+        visible: Optional[str] = None,
+    ) -> dict[str, Any]:
+        """Keep a device ("": the machine) free of new runs, until ``kernel`` ends at the latest.
+
+        ``visible`` is the mask of the devices that this process sees, if it has one.
+        """
+        body: dict[str, Any] = {"resource": resource, "seconds": seconds, "kernel": kernel}
+        if visible is not None:
+            body["visible"] = visible
         return self._body("POST", "/lock", body=body)
 
     def unlock(self, resource: str) -> dict[str, Any]:

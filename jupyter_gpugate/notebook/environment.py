@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -13,6 +14,7 @@ from jupyter_gpugate.core.protocol import is_token
 
 #: Variables of one run or one kernel, which do not hold for the processes that it starts.
 _OF_A_RUN: Final = re.compile(r"GPUGATE_(RUN_ID|ATTEMPT|WORKERS?|CAPS)$|JPY_SESSION_NAME$")
+_REPLACED: Final = "GPUGATE_REPLACED"
 _OF_A_KERNEL: Final = frozenset({"JPY_PARENT_PID"})
 _START_TICKS: Final = 19  # counted from the field after the command's closing bracket
 
@@ -22,9 +24,26 @@ def for_a_run(environ: Mapping[str, str], dropped: Iterable[str] = ()) -> dict[s
     unwanted = _OF_A_KERNEL.union(dropped)
     return {
         name: value
-        for name, value in environ.items()
+        for name, value in _restored(environ).items()
         if name not in unwanted and not is_token(name)
     }
+
+
+def _restored(environ: Mapping[str, str]) -> dict[str, str]:
+    """Take back the variables that a supervisor has set for the run that this process is part of.
+
+    Its devices are this run's; the runs that it submits may have others of its notebook's.
+    """
+    restored = dict(environ)
+    try:
+        replaced = json.loads(restored.pop(_REPLACED, "{}"))
+        for name, (here, before) in replaced.items():
+            if restored.get(name) == here:  # else it was changed since, on purpose
+                restored.pop(name)
+                restored.update({} if before is None else {name: str(before)})
+    except (AttributeError, TypeError, ValueError):  # a value that no supervisor wrote
+        return restored
+    return restored
 
 
 def for_a_gate(environ: Mapping[str, str]) -> dict[str, str]:

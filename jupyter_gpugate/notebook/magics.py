@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import shlex
 import sys
 from argparse import Namespace
@@ -171,7 +172,8 @@ class GpuGateMagics(Magics):
         """Keep your runs off a GPU, or off all, while you work by hand: none starts there."""
         options = _parsed(self.gpu_lock, line)
         with _one_liners():
-            told = connect().lock(options.resource, options.time, environment.this_process())
+            kernel, visible = environment.this_process(), os.environ.get("CUDA_VISIBLE_DEVICES")
+            told = connect().lock(options.resource, options.time, kernel, visible)
         _display({"text/plain": tables.locked(told)}, raw=True)
 
     @_magic(line_magic, RESOURCE)

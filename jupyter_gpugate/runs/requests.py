@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jupyter_gpugate.core.masks import mask_of
 from jupyter_gpugate.core.model import Family, Hints, KernelRef, Request, Setting
 from jupyter_gpugate.core.protocol import is_token
 from jupyter_gpugate.runs.record import Refused
@@ -50,8 +51,8 @@ def spec_of(
         shown = cwd[:SHOWN_CHARS]
         problem = f"cwd: {shown} is no directory"
         raise Refused(400, "bad_request", problem, field="cwd", value=shown)
-    given = body.get("environment")
-    environ = {k: v for k, v in (os.environ if given is None else given).items() if not is_token(k)}
+    environ = environment_of(body)
+    mask = mask_of(environ)
     inputs = body.get("inputs") or {}
     kind = "program" if body.get("argv") else "cell"
     question = {"kind": kind, "cwd": cwd, "path": body.get("path")}
@@ -65,6 +66,9 @@ def spec_of(
         "interpreter": body.get("interpreter") or sys.executable,
         "cwd": cwd,
         "gpus": body["gpus"],
+        "visible": None if mask is None else list(mask),
+        # Where the gate manages no device, nobody has to be kept off one.
+        "keeps_mask": body.get("managed") is False,
         "inputs": list(inputs.get("names") or ()),
         "staged": inputs.get("staged") or "",
         "question": question,
@@ -111,4 +115,15 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         kernel=KernelRef(**kernel) if kernel else None,
         detached=bool(spec.get("detach")),
         submitted_wall=spec["submitted"],
+        visible=tuple(spec["visible"]) if spec["gpus"] and _is_masked(spec) else None,
     )
+
+
+def environment_of(body: Mapping[str, Any]) -> dict[str, str]:
+    """The environment of a run: the one that was sent, else this process's, without tokens."""
+    given = body.get("environment")
+    return {k: v for k, v in (os.environ if given is None else given).items() if not is_token(k)}
+
+
+def _is_masked(spec: Mapping[str, Any]) -> bool:
+    return spec.get("visible") is not None

@@ -85,6 +85,7 @@ def launch_of(record: Record, grant: Grant, socket: Path, grace_s: float) -> dic
         "estimate": record.summary.get("estimate"),
         "caps": dict(grant.caps),
         "device_totals": dict(grant.device_totals),
+        "keeps_mask": bool(spec.get("keeps_mask")),
         "enforcement": grant.enforcement.value,
         "time_limit_s": spec.get("time_limit_s"),
         "grace_s": grace_s,

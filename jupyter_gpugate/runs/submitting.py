@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+from jupyter_gpugate.core.masks import mask_of
 from jupyter_gpugate.core.model import Request
 from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient
 from jupyter_gpugate.runs.record import QUEUED, Record, Records, Refused
-from jupyter_gpugate.runs.requests import request_of, spec_of
+from jupyter_gpugate.runs.requests import environment_of, request_of, spec_of
 from jupyter_gpugate.runs.sources import SourceReader
 from jupyter_gpugate.runs.tasks import Tasks
 from jupyter_gpugate.runs.unheard import digest_of
@@ -138,7 +139,8 @@ class Submissions:
         self, run_id: str, body: Mapping[str, Any], digest: str
     ) -> tuple[dict[str, Any], dict[str, str], Request]:
         if body.get("gpus") is None:
-            body = {**body, **await self._asked("defaults", {})}
+            mask = mask_of(environment_of(body))
+            body = {**body, **await self._asked("defaults", {"visible": mask})}
         spec, environ = spec_of(run_id, body, self._root, digest)
         source = await self._read(spec, environ, body)
         _refuse_unreadable(source)

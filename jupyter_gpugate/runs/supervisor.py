@@ -1057,26 +1057,35 @@ def worker_environment(launch: dict[str, Any], base: dict[str, str], worker: int
     """Environment of one worker: the run's own, the tags, its devices and its share of the cap."""
     devices, workers = launch["devices"], launch["workers"]
     caps = {uuid: cap // workers for uuid, cap in launch["caps"].items()}
-    environment = {
+    own = {"PYTHONUNBUFFERED": "1"}
+    if devices or not launch.get("keeps_mask"):
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    if devices and caps:
+        own.update(framework_settings(launch, base, caps))
+    return {
         **base,
+        **own,
         "GPUGATE_RUN_ID": launch["run_id"],
         "GPUGATE_ATTEMPT": str(launch["attempt"]),
         "GPUGATE_WORKER": str(worker),
         "GPUGATE_WORKERS": str(workers),
         "GPUGATE_CAPS": json.dumps(caps),
-        "CUDA_VISIBLE_DEVICES": ",".join(devices),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "PYTHONUNBUFFERED": "1",
+        # A run that submits another one has it see what this one's notebook sees.
+        "GPUGATE_REPLACED": json.dumps({k: [value, base.get(k)] for k, value in own.items()}),
     }
-    if devices and caps:
-        environment.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        environment.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
-        totals = launch["device_totals"]
-        shares = [cap / totals[uuid] for uuid, cap in caps.items() if totals.get(uuid)]
-        if shares:
-            share = min(1.0, *shares)
-            environment.setdefault("XLA_PYTHON_CLIENT_MEM_FRACTION", f"{share:.4f}")
-    return environment
+
+
+def framework_settings(
+    launch: dict[str, Any], base: dict[str, str], caps: dict[str, int]
+) -> dict[str, str]:
+    """Variables by which JAX and TensorFlow leave memory to others; the user's own values stand."""
+    settings = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    totals = launch["device_totals"]
+    shares = [cap / totals[uuid] for uuid, cap in caps.items() if totals.get(uuid)]
+    if shares:
+        settings["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{min(1.0, *shares):.4f}"
+    return {name: value for name, value in settings.items() if name not in base}
 
 
 def limit(limits: dict[str, list[int]]) -> None:

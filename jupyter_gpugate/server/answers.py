@@ -9,12 +9,14 @@ from jupyter_gpugate.core.admission import verdict_on
 from jupyter_gpugate.core.decisions import Refusal
 from jupyter_gpugate.core.estimation import max_workers
 from jupyter_gpugate.core.explain import explain
+from jupyter_gpugate.core.masks import told, visible
 from jupyter_gpugate.core.model import RAM, VRAM, Device, Request
 from jupyter_gpugate.core.needs import estimate_on, models_of, setting_on
 from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.core.room import rooms
 from jupyter_gpugate.core.snapshot import device_words, queued_row, running_row
 from jupyter_gpugate.core.state import GateState
+from jupyter_gpugate.gate.accelerators import unmanaged
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import ACTIVE, ENDED, Record
@@ -85,6 +87,7 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "ended": summary.get("ended"),
         "cancel_requested": record.cancelled,
         "detached": record.detached,
+        "visible": told(record.request.visible, state.inventory),
     }
 
 
@@ -133,8 +136,9 @@ def _live(gate: GateLoop, record: Record) -> dict[str, Any]:
 def estimate_answer(gate: GateLoop, request: Request) -> dict[str, Any]:
     """What a run would need, and whether it would start now; nothing is started or reserved."""
     state = gate.state
-    models = models_of(state.inventory)
-    device = next(iter(models.values()), None) if request.gpus else None
+    seen = visible(request.visible, state.inventory)
+    here = {u: d for u, d in state.inventory.items() if seen is None or u in seen}
+    device = next(iter(models_of(here).values()), None) if request.gpus else None
     estimate = estimate_on(state.calibration, request, device, state.driver)
     resources = [RAM, *([VRAM] if device else [])]
     verdict = _verdict(gate, request)
@@ -158,12 +162,15 @@ def _most_workers(gate: GateLoop, request: Request, device: Device | None) -> in
         return None
     state = gate.state
     here = rooms(state, gate.sample, gate.now())
+    seen = visible(request.visible, state.inventory)
     room = {RAM: here[RAM].room_bytes}
     if device is not None:
-        room[VRAM] = max(
-            (r.room_bytes for r in here.values() if r.device and r.device.model == device.model),
-            default=0,
-        )
+        alike = [
+            r.room_bytes
+            for uuid, r in here.items()
+            if r.device and r.device.model == device.model and (seen is None or uuid in seen)
+        ]
+        room[VRAM] = max(alike, default=0)
     return max_workers(
         state.calibration,
         request.family,
@@ -211,4 +218,5 @@ def machine_answer(gate: GateLoop) -> dict[str, Any]:
         "ignored_settings": shown["ignored_settings"],
         "journal_fault": shown["journal_fault"],
         "tick": shown["tick"],
+        "unmanaged": [one._asdict() for one in unmanaged(measured=bool(gate.state.inventory))],
     }

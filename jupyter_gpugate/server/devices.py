@@ -12,6 +12,7 @@ from jupyter_gpugate.core.devices import (
     resources_of,
     short,
 )
+from jupyter_gpugate.core.masks import VARIABLE, mask_of, told, visible
 from jupyter_gpugate.core.room import live_runs
 from jupyter_gpugate.core.state import MACHINE, GateState
 from jupyter_gpugate.gate.loop import GateLoop
@@ -67,6 +68,18 @@ def closes(gate: GateLoop, resource: str) -> frozenset[str]:
     if answers and resource not in present(gate):
         raise Refused(409, "state", f"{words} is missing: no run starts there", resource=resource)
     return closed_by(inventory, resource)
+
+
+def refuse_hidden(
+    state: GateState, resource: str, closed: Collection[str], setting: str | None
+) -> None:
+    """Refuse a device that the caller's mask hides: it is for others to use."""
+    mask = None if setting is None else mask_of({VARIABLE: setting})
+    seen = visible(mask, state.inventory)
+    if seen is not None and resource != MACHINE and not seen.issuperset(closed):
+        here = told(mask, state.inventory)
+        problem = f"resource: this notebook does not see {words_for(state, resource)}: {here}"
+        raise Refused(400, "bad_request", problem, field="resource")
 
 
 def at_work(state: GateState, closed: Collection[str]) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from jupyter_gpugate.server.devices import (
     present,
     refuse_another,
     refuse_closed_otherwise,
+    refuse_hidden,
     resource_named,
     words_for,
 )
@@ -143,6 +144,7 @@ class LockHandler(ApiHandler):
         gate, owner = self.gate, self.host.owner
         resource = resource_named(gate, body.resource, present(gate))
         closed = closes(gate, resource)
+        refuse_hidden(gate.state, resource, closed, body.visible)
         refuse_another(gate.state, resource, closed, owner)
         kernel = ProcessKey(body.kernel.pid, body.kernel.start_ticks) if body.kernel else None
         now = gate.now()

@@ -116,6 +116,7 @@ class RunAnswer(_Answer):
     ended: float | None
     cancel_requested: bool
     detached: bool
+    visible: str = Field(description="The mask of its notebook and what it leaves; else empty.")
     episodes: Episodes
     waited_s: float | None = Field(default=None, description="While it is queued.")
     started_s: float | None = Field(default=None, description="While it is active.")
@@ -246,6 +247,13 @@ class EstimateAnswer(_Answer):
     reasons: list[Reason]
 
 
+class AcceleratorShape(_Answer):
+    """The device file of an accelerator that is not gated."""
+
+    path: str
+    maker: str
+
+
 class MachineAnswer(_Answer):
     """What can be measured and enforced here."""
 
@@ -261,6 +269,7 @@ class MachineAnswer(_Answer):
     ignored_settings: list[str]
     journal_fault: str | None
     tick: int
+    unmanaged: list[AcceleratorShape]
 
 
 class ForgottenAnswer(_Answer):

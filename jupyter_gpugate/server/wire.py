@@ -171,6 +171,9 @@ class LockBody(_Body):
     resource: str = Field(default="", max_length=128)
     seconds: float = Field(default=1800, gt=0, le=7200)
     kernel: KernelBody | None = None
+    visible: str | None = Field(
+        default=None, max_length=4096, description="The caller's `CUDA_VISIBLE_DEVICES`."
+    )
 
 
 class DrainBody(_Body):

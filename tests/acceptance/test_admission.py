@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 from collections.abc import Callable
@@ -273,12 +274,18 @@ def test_a_device_that_cannot_be_measured_goes_by_declared_numbers(
 
 @pytest.mark.behaviour(27)
 def test_without_a_gpu_ram_alone_gates(server: Served) -> None:
-    """On a machine without a GPU there is no GPU dimension: one is refused, none is the default."""
+    """On a machine without a GPU there is no GPU dimension: one is refused, none is the default.
+
+    A mask hides devices only from a run that asked for none.
+    """
     snapshot = server.queue()
     assert snapshot["devices"] == []
     assert list(snapshot["attribution"]["resources"]) == ["ram"]
-    row = server.completed("plain", "import os\nprint(repr(os.environ['CUDA_VISIBLE_DEVICES']))")
+    mask = "import os\nprint(repr(os.environ.get('CUDA_VISIBLE_DEVICES')))"
+    row = server.completed("plain", mask)
     assert list(row["charges"]) == ["ram"]
+    assert server.output(row["run_id"]).strip() == repr(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    row = server.completed("none", mask, gpus=0)
     assert server.output(row["run_id"]).strip() == "''"
     answer = server.ask("POST", "/runs", {"name": "gpu", "source": "pass", "gpus": 1})
     assert (answer.status, answer.json["detail"]["field"]) == (400, "gpus")

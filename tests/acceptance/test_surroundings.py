@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.served import Places
+from tests.fake_nvml import GB, StandIn
+from tests.served import Places, Served, until
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A Python that does not start without a variable, as the loader or Python itself would refuse.
@@ -68,3 +69,83 @@ def test_a_supervisor_that_does_not_start_says_why(places: Places) -> None:
     state = run(places, python, "true")
     assert state["end"] == "failed"
     assert state["exit_reason"].startswith("its supervisor did not start: error while loading")
+
+
+SEEN = "import json, os; print(json.dumps([v for v in os.environ.items() if 'VISIBLE' in v[0]]))"
+SUBMITS = (
+    "import subprocess, sys\n"
+    "inner = [sys.executable, '-m', 'jupyter_gpugate', 'run', 'inner', *sys.argv[2:], '--']\n"
+    "sys.exit(subprocess.call([*inner, sys.executable, '-c', sys.argv[1]], stderr=-3))\n"
+)
+
+
+def gpugate(places: Places, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """One command of a user with these variables, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "jupyter_gpugate", *words],
+        env={**unmasked(places), **environ},
+        cwd=places.notebooks,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+
+
+def unmasked(places: Places) -> dict[str, str]:
+    """The environment of a user whose administrator hides no device."""
+    return {k: v for k, v in places.environ().items() if "VISIBLE" not in k}
+
+
+def seen_by_a_run(places: Places, *options: str, **environ: str) -> dict[str, str]:
+    """The masks in the environment of a run that a terminal with these variables submits."""
+    done = gpugate(places, "run", "seen", *options, "--", sys.executable, "-c", SEEN, **environ)
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def test_without_a_managed_device_the_masks_are_the_notebooks(places: Places) -> None:
+    """Only a run that asked for no GPU is kept off those that the gate does not manage."""
+    own = {"CUDA_VISIBLE_DEVICES": "0,1", "HIP_VISIBLE_DEVICES": "1", "ROCR_VISIBLE_DEVICES": "0"}
+    assert seen_by_a_run(places) == {}
+    assert seen_by_a_run(places, **own) == own
+    assert seen_by_a_run(places, "--gpus", "0", **own) == {**own, "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_a_run_gets_a_device_that_its_submitter_sees(stand_in: StandIn, places: Places) -> None:
+    """A mask decides where a run may go, how many devices there are, and if one is the default."""
+    second = stand_in.gpu(total=24 * GB, name="NVIDIA L4")
+    assert seen_by_a_run(places, CUDA_VISIBLE_DEVICES="1") == {"CUDA_VISIBLE_DEVICES": second}
+    assert seen_by_a_run(places, CUDA_VISIBLE_DEVICES="-1") == {"CUDA_VISIBLE_DEVICES": ""}
+    words = ("run", "two", "--gpus", "2", "--", "true")
+    refused = gpugate(places, *words, CUDA_VISIBLE_DEVICES="1")
+    assert refused.returncode == 2
+    assert "CUDA_VISIBLE_DEVICES=1 leaves GPU 1 (NVIDIA L4) to this notebook" in refused.stderr
+    assert gpugate(places, *words).returncode == 0
+
+
+def test_a_run_of_a_run_sees_what_the_notebook_sees(stand_in: StandIn, places: Places) -> None:
+    """A run on the CPU that submits others is no mask for them; the administrator's mask is."""
+    first, second = stand_in.state().part(0).uuid, stand_in.gpu(total=24 * GB, name="NVIDIA L4")
+    outer = ("run", "outer", "--gpus", "0", "--", sys.executable, "-c", SUBMITS, SEEN)
+    for asked, mask, inner in (
+        ("2", {}, {first, second}),
+        ("1", {"CUDA_VISIBLE_DEVICES": "1"}, {second}),
+    ):
+        done = gpugate(places, *outer, "--gpus", asked, **mask)
+        assert done.returncode == 0, done.stderr
+        found = dict(json.loads(done.stdout.splitlines()[-1]))
+        assert set(found["CUDA_VISIBLE_DEVICES"].split(",")) == inner
+
+
+def test_a_lock_takes_no_device_that_its_notebook_does_not_see(
+    stand_in: StandIn, server: Served
+) -> None:
+    """Numbers are the machine's, as on cards; another's device is refused with the mask's name."""
+    second = stand_in.gpu(total=24 * GB, name="NVIDIA L4")
+    until(lambda: second in server.queue()["free_bytes"], "the second GPU is seen")
+    refused = server.ask("POST", "/lock", {"resource": "0", "visible": "1"})
+    assert refused.status == 400
+    assert "CUDA_VISIBLE_DEVICES=1 leaves GPU 1" in refused.json["message"]
+    for body in ({"resource": "1", "visible": "1"}, {"resource": "0"}, {"visible": "1"}):
+        assert server.ask("POST", "/lock", body).status == 200

@@ -19,7 +19,7 @@ from jupyter_gpugate.core import turn
 from jupyter_gpugate.core.model import GB, AttemptOutcome, EndReport
 from jupyter_gpugate.core.protocol import API_PATH, to_json
 from jupyter_gpugate.core.state import Traits
-from jupyter_gpugate.gate import failpoints, sampling, socket
+from jupyter_gpugate.gate import failpoints, known_gpus, sampling
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.nvml import Reading
 from jupyter_gpugate.gate.pace import Pace
@@ -272,7 +272,7 @@ def test_while_the_driver_says_nothing_a_run_with_a_gpu_is_to_come_again(
     """It is not told that the machine has no GPU, which nobody knows; a run on RAM alone starts."""
     monkeypatch.setattr(host_module, "GpuReader", SilentReader)
     monkeypatch.setattr(sampling, "FIRST_PATIENCE_S", 0.1)
-    monkeypatch.setattr(socket, "GPUS_KNOWN_S", 0.1)
+    monkeypatch.setattr(known_gpus, "GPUS_KNOWN_S", 0.1)
 
     async def body(hosted: Hosted) -> None:
         asked = {"request": to_json(request("gpu", gpus=1)), "run_side": "another"}
