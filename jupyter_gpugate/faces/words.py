@@ -72,6 +72,8 @@ _BEFORE: Final = {"reading": "reading your sources", "asking": "waiting for the 
 def standing(run: Json) -> str:
     """Where a run stands, in a few words."""
     status = run.get("status")
+    if run.get("machine") and status != "ended":
+        return f"on another machine ({run['machine']})"
     if status == "queued":
         position = run.get("position")
         return f"waiting, number {position} in the queue" if position else "waiting in the queue"

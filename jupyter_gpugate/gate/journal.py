@@ -105,7 +105,7 @@ class Journal:
             *self._opened().read(standing.order_by(facts.wall, facts.key)),
             *self._opened().read(happened.order_by(past.seq)),
         ]
-        written = self._decoded(found, lambda r: rows.Written(r[0], r[1], rows.decoded(r[2], r[3])))
+        written = self._decoded(found, lambda r: rows.written(*r))
         return rows.on_this_boot(written, self._boot_id, self._clock(), self._wall())
 
     def observations(self) -> list[Observation]:

@@ -69,6 +69,9 @@ class JournalFile:
                 },
             )
             self._connection = engine.connect()
+            # What is no text is for whoever decodes its row, which is one of many.
+            driver: Any = self._connection.connection.driver_connection
+            driver.text_factory = lambda data: data.decode("utf-8", "replace")
         try:
             with explained(path):
                 self._prepare()
@@ -127,11 +130,22 @@ class JournalFile:
         found = self._pragma("quick_check(1)")
         if found != "ok":
             raise DamagedJournalError(str(found))
+        if not empty:
+            self._check_tables()
         self._pragma("journal_mode = WAL")
         self._pragma(f"journal_size_limit = {LOG_LIMIT_BYTES}")
         if empty:
             with self.transaction(durable=True) as connection:
                 schema.create(connection)
+
+    def _check_tables(self) -> None:
+        """Raise `DamagedJournalError` where a table or a column of this version is missing."""
+        driver: Any = self._connection.connection.driver_connection
+        for table in schema.metadata.sorted_tables:
+            found = {row[1] for row in driver.execute(f"PRAGMA table_info({table.name})")}
+            missing = {column.name for column in table.columns} - found
+            if missing:
+                raise DamagedJournalError(f"{table.name} lacks {', '.join(sorted(missing))}")
 
     def _pragma(self, text: str) -> Any:
         """Set or ask outside of any transaction; return the first value of the answer."""

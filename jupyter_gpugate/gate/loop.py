@@ -131,13 +131,24 @@ class GateLoop:
             calibration=from_observations(observations),
             fence=int(self._wall()),
         )
-        self.state = apply(blank, events)
+        self.state = self._folded(blank, events)
         self._sampler.expects_gpus = bool(self.state.inventory)
         self._inbox.insert(0, _Posted(ev.Restarted(self.now(), boot_id()), None))
         self._sampler.start(self._hear_of_reading)
         self.sample = await self._sampler.fresh()
         await self._tick()
         self._task = asyncio.create_task(self._run())
+
+    def _folded(self, state: GateState, events: Sequence[ev.Event]) -> GateState:
+        """Apply what the journal has; an event that cannot be applied keeps no other from it."""
+        with contextlib.suppress(Exception):
+            return apply(state, events)
+        for event in events:
+            try:
+                state = apply(state, [event])
+            except Exception:  # noqa: BLE001 - whatever stands in one row
+                self._log.exception("left out of the journal: %s", event.kind)
+        return state
 
     async def stop(self) -> None:
         """End the loop; runs go on without it."""

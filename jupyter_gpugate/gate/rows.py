@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.model import AttemptOutcome, Observation, RunEnd
 from jupyter_gpugate.core.protocol import from_json, to_json
+
+#: More than any time in seconds or size in bytes; sums of such stay finite.
+MOST: Final = 10**18
+
+T = TypeVar("T", int, float)
 
 #: What a start folds of the events themselves; the rest is a run's story, or stands elsewhere.
 FOLDED = (
@@ -130,13 +135,44 @@ def decoded(kind: str, data: str) -> ev.Event:
     """Return the event of a row; raise `ValueError` for a row that is none."""
     if kind not in ev.EVENT_TYPES:
         raise ValueError(f"{kind} is no kind of event")
-    event: ev.Event = from_json(ev.EVENT_TYPES[kind], json.loads(data), kind)
+    event: ev.Event = from_json(ev.EVENT_TYPES[kind], _plain(data), kind)
     return event
 
 
 def decoded_observation(data: str) -> Observation:
     """Return the observation of a row; raise `ValueError` for a row that is none."""
-    return from_json(Observation, json.loads(data), "observation")
+    return from_json(Observation, _plain(data), "observation")
+
+
+def written(wall: object, boot_id: object, kind: str, data: str) -> Written:
+    """Return an event with its time; raise `ValueError` for a row that is none."""
+    if not isinstance(wall, float) or not abs(wall) <= MOST or not isinstance(boot_id, str):
+        raise ValueError(f"written at {wall!r} in boot {boot_id!r}")
+    return Written(wall, boot_id, decoded(kind, data))
+
+
+def _plain(data: str) -> Any:
+    """Read JSON with figures that can be reckoned with; raise `ValueError` for anything else."""
+    try:
+        return json.loads(
+            data, parse_float=_figure(float), parse_int=_figure(int), parse_constant=_refused
+        )
+    except (RecursionError, TypeError) as error:
+        raise ValueError(f"is no JSON of an event: {error}") from None
+
+
+def _figure(kind: type[T]) -> Callable[[str], T]:
+    def read(text: str) -> T:
+        number = kind(text)
+        if not abs(number) <= MOST:
+            raise ValueError(f"{text[:40]} is more than anything that is counted here")
+        return number
+
+    return read
+
+
+def _refused(text: str) -> None:
+    raise ValueError(f"{text} is no number")
 
 
 def on_this_boot(

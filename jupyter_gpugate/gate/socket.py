@@ -435,12 +435,18 @@ class RegisterHandler(SocketHandler):
             for run_id, entry in table.items()
             if entry.run_side == message.run_side
         }
-        self.finish(
-            {
-                "unknown": [r for r in message.run_ids if r not in known],
-                "unneeded": sorted(mine - set(message.run_ids)),
+        unneeded = sorted(mine - set(message.run_ids))
+        live = {
+            run_id: {
+                "name": lease.request.family.name,
+                "attempt": lease.attempt,
+                "fence": lease.fence,
             }
-        )
+            for run_id in unneeded
+            if (lease := state.leases.get(run_id)) and lease.phase is not Phase.GRANTED
+        }
+        unknown = [run_id for run_id in message.run_ids if run_id not in known]
+        self.finish({"unknown": unknown, "unneeded": unneeded, "live": live})
 
 
 def lease_routes(

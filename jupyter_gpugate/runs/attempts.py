@@ -14,9 +14,12 @@ from typing import Any
 from jupyter_gpugate.core.model import AttemptOutcome, EndReport, Grant, RunEnd
 from jupyter_gpugate.core.protocol import from_json, to_json
 from jupyter_gpugate.runs import directory
+from jupyter_gpugate.runs.cgroup import Cgroup
 from jupyter_gpugate.runs.lease_client import LeaseClient
 from jupyter_gpugate.runs.processes import ProcessName, ended, kill_all
 from jupyter_gpugate.runs.record import ACTIVE, ENDED, QUEUED, Record
+from jupyter_gpugate.runs.removal import make_accessible
+from jupyter_gpugate.runs.staging import forget_inputs
 from jupyter_gpugate.runs.starting import (
     KILLED,
     PASSING,
@@ -35,6 +38,9 @@ TRIES_S = 20.0
 TRY_S = 1.0
 #: Outcomes after which the gate queues a run again.
 REQUEUED = frozenset({AttemptOutcome.NOT_STARTED.value, AttemptOutcome.EVICTED.value})
+#: Its directory is, and so is how it ended.
+GONE = "its directory was removed while it ran: its output, and how it ended, are lost"
+STILL_THERE = "; still there: "
 #: Until a summary that a full disk did not take is written again.
 WRITE_AGAIN_S = 2.0
 
@@ -62,11 +68,11 @@ class Attempts:
         launch = await asyncio.to_thread(directory.launch_of, record.attempt_path)
         record.supervisor = await asyncio.to_thread(supervisor_of, record)
         begun = any((record.attempt_path / name).exists() for name in ("tree.json", "_DONE"))
-        if record.supervisor is None and not begun:
+        if record.supervisor is None and not begun and record.fence is None:
             # Nothing of it ever ran: its grant, if it still stands, comes again.
             record.summary = {**record.summary, "attempt": record.attempt - 1}
             return
-        record.fence = launch.get("fence") if launch else None
+        record.fence = launch.get("fence") if launch else record.fence
         record.summary = {**record.summary, "status": ACTIVE, **granted_part(launch or {})}
         if record.fence is not None:
             self.fences.add(record.fence)
@@ -125,9 +131,11 @@ class Attempts:
         """Wait for the supervisor's end, then read how the attempt ended."""
         if record.supervisor is not None:
             await ended(record.supervisor)
-        outcome = await asyncio.to_thread(directory.outcome_of, record.attempt_path)
+        outcome = await asyncio.to_thread(_outcome_of, record.attempt_path)
         if outcome is None:
             outcome = await self._lost(record)
+        cgroup = await asyncio.to_thread(directory.cgroup_of, record.attempt_path)
+        await asyncio.to_thread(Cgroup(cgroup, record.run_id).remove)
         report = from_json(EndReport, outcome["end"], "end")
         message = {"run_id": record.run_id, "fence": record.fence, "end": outcome["end"]}
         told = await self._gate.tell("finished", message)
@@ -152,15 +160,23 @@ class Attempts:
 
     async def _lost(self, record: Record) -> dict[str, Any]:
         """The supervisor is gone without a word: stop what is left, and say so."""
-        known = await asyncio.to_thread(directory.tree_of, record.attempt_path)
-        left = await kill_all(record.run_id, [ProcessName(*key) for key in known])
+        path, begun = record.attempt_path, time.monotonic()
+        known = await asyncio.to_thread(directory.tree_of, path)
+        cgroup = Cgroup(await asyncio.to_thread(directory.cgroup_of, path), record.run_id)
+        left = await kill_all(record.run_id, [ProcessName(*key) for key in known], cgroup)
         how, reason = await asyncio.to_thread(gone, record)
-        if await asyncio.to_thread(is_of_another_boot, record):
+        if await asyncio.to_thread(directory.is_gone, path):
+            how, reason = AttemptOutcome.LOST, GONE
+        elif await asyncio.to_thread(is_of_another_boot, record):
             how, reason = AttemptOutcome.LOST, "reboot"
+        kill = None
         if left:
-            reason += f"; still there: {', '.join(str(p.pid) for p in left)}"
-        outcome = {"end": to_json(EndReport(how, reason)), "kill": None}
-        write = asyncio.to_thread(directory.write_outcome, record.attempt_path, outcome)
+            reason += f"{STILL_THERE}{', '.join(str(p.pid) for p in left)}"
+            ms = round((time.monotonic() - begun) * 1000)
+            kill = {"means": "kill", "ms": ms, "survivors": [list(p) for p in left]}
+        end = to_json(EndReport(how, reason))
+        outcome = {"end": end, "kill": kill, "wall_ended": time.time()}
+        write = asyncio.to_thread(directory.write_outcome, path, outcome)
         with suppress(OSError):  # whoever reads the attempt without it finds it lost again
             await self._tasks.unbroken(write)
         return outcome
@@ -203,7 +219,7 @@ class Attempts:
             "status": ENDED,
             "end": end.value,
             "reason": reason,
-            "ended": time.time(),
+            "ended": _ended_at(outcome),
             "outcome": outcome,
         }
         # Nobody is told of an end that is not on the disk yet, unless the disk takes none.
@@ -220,19 +236,41 @@ class Attempts:
 
     async def _is_written(self, record: Record, summary: Mapping[str, Any]) -> bool:
         try:
-            write = asyncio.to_thread(directory.write_summary, record.path, summary)
+            write = asyncio.to_thread(_write_end, record.path, summary)
             await self._tasks.unbroken(write)
-            forget = asyncio.to_thread(directory.forget_environment, record.path)
-            await self._tasks.unbroken(forget)
+        except (FileNotFoundError, NotADirectoryError):
+            return True  # the run has removed its directory: nothing is left to be written to
         except OSError as error:
             self._log.error("%s: its end cannot be written: %s", record.run_id, error)
             return False
+        record.is_stored = True
         return True
+
+
+def _write_end(path: Path, summary: Mapping[str, Any]) -> None:
+    """Write an end down, and remove what nobody needs after it."""
+    with suppress(OSError):
+        make_accessible(path)
+    directory.write_summary(path, summary)
+    forget_inputs(path)
+    directory.forget_environment(path)
+
+
+def _outcome_of(attempt: Path) -> dict[str, Any] | None:
+    directory.regain(attempt)
+    return directory.outcome_of(attempt)
+
+
+def _ended_at(outcome: Mapping[str, Any] | None) -> float:
+    """When it ended by the wall clock: told anew after a restart, an end is not a later one."""
+    told = (outcome or {}).get("wall_ended")
+    now = time.time()
+    return told if isinstance(told, float) and 0 < told < now else now
 
 
 def _end_of(record: Record, report: EndReport) -> RunEnd:
     """One on a full disk is not told why it is stopped, one that has hardly begun cannot say so."""
-    if record.cancelled and report.reason in ("terminated", KILLED):
+    if record.cancelled and report.reason.partition(STILL_THERE)[0] in ("terminated", KILLED, GONE):
         return RunEnd.CANCELLED
     return RunEnd(report.outcome.value)
 

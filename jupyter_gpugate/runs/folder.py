@@ -16,7 +16,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-#: A record that is larger was not written by us.
+from jupyter_gpugate.runs.removal import remove_tree
+
+#: A record that is larger was not written by us; `Folder.write_record` sees to that.
 RECORD_LIMIT: Final = 16 << 20
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,12 +32,20 @@ class Torn(Exception):
     """A file is not what was written here; the message says how."""
 
 
+class TooLarge(ValueError):
+    """A record would be larger than what its readers take."""
+
+
 class Folder:
     """An open folder; what is below it is reached by plain names."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
+
+    def is_own(self) -> bool:
+        """Return whether the folder is this user's."""
+        return os.fstat(self._descriptor).st_uid == os.geteuid()
 
     def names(self) -> list[str]:
         return os.listdir(self._descriptor)  # noqa: PTH208 - below a descriptor
@@ -69,6 +79,13 @@ class Folder:
         except Torn as torn:
             raise Torn(f"{name}: {torn}") from None
 
+    def write_record(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON object that `read_record` takes; raise `TooLarge` for any other."""
+        data = encoded(content)
+        if len(data) > RECORD_LIMIT:
+            raise TooLarge(f"{name} would be larger than {RECORD_LIMIT} bytes")
+        self.write(name, data)
+
     def write(self, name: str, data: bytes) -> None:
         """Write a file that appears whole, with mode 0600, in the place of what was there."""
         draft = f".{name}.{secrets.token_hex(4)}"
@@ -90,6 +107,10 @@ class Folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self._descriptor)
             self.sync()
+
+    def remove_folder(self, name: str) -> str:
+        """Remove a folder that need not be there; return what of it stays, and why, or ""."""
+        return remove_tree(name, self._descriptor)
 
     def put_aside(self, name: str) -> Path | None:
         """Rename what is torn; return its new path, or None where nothing could be moved."""
@@ -121,6 +142,28 @@ def opened(path: Path, *below: str) -> Iterator[Folder]:
         yield Folder(path.joinpath(*below), descriptor)
     finally:
         os.close(descriptor)
+
+
+def own_root(root: Path) -> None:
+    """Make the folder of all runs, closed to others, or check the one that is there.
+
+    A folder that somebody uses already stays as it is: what is made in it is closed by itself.
+    Raises `PermissionError` where others could replace what a run executes.
+    """
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = root.stat()
+    if found.st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "belongs to another user", str(root))
+    if stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
+        problem = f"others may write to {root}: run `chmod go-w` on it, or set another folder"
+        raise PermissionError(errno.EPERM, problem, str(root))
+
+
+def in_words(error: BaseException) -> str:
+    """Return what an error says, for people."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
 
 
 def appear(draft: Path, place: Path) -> Path:

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,13 @@ from jupyter_gpugate.core.model import Grant, KernelRef, Request, RunEnd
 from jupyter_gpugate.core.protocol import PRESENCE_S, from_json
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.attempts import Attempts
+from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, GateAway, GateRefused, LeaseClient
+from jupyter_gpugate.runs.machine import Machine
 from jupyter_gpugate.runs.processes import ProcessName, boot_id, ended, send
-from jupyter_gpugate.runs.record import ENDED, QUEUED, Record, Records, Refused
+from jupyter_gpugate.runs.record import ENDED, QUEUED, Record, Refused, Row
+from jupyter_gpugate.runs.removal import remove_run
+from jupyter_gpugate.runs.requests import request_of
 from jupyter_gpugate.runs.submitting import RUN_SIDE, Submissions
 from jupyter_gpugate.runs.tasks import Tasks
 from jupyter_gpugate.runs.unheard import Unheard
@@ -29,6 +34,8 @@ from jupyter_gpugate.runs.unheard import Unheard
 #: A supervisor that has not ended this long after its grace is over is itself killed.
 OVERTIME_S = 15.0
 OUTPUT_TAIL_BYTES = 64 * 1024
+#: How often the folder of all runs is read again for what others have done in it.
+LOOK_AROUND_S = 15.0
 #: Between two presences that brought nothing, one of which may just have missed a new run.
 LULL_S = 0.05
 
@@ -44,24 +51,26 @@ class Launcher:
         owner: str,
         grace_s: float,
         root: Path,
+        machine: Machine,
         log: logging.Logger,
         cache: Path | None = None,
     ) -> None:
-        self._runs = runs
         self._grace_s = grace_s
         self._log = log
         self._gate = LeaseClient(str(socket))
-        self._records = Records()
         self._tasks = Tasks(log)
+        self._inventory = Inventory(runs, machine, partial(request_of, owner=owner), log)
+        self._records = self._inventory.records
         self._attempts = Attempts(self._gate, self._tasks, socket=socket, grace_s=grace_s, log=log)
         self._submissions = Submissions(
-            self._records,
+            self._inventory,
             self._gate,
             self._tasks,
             runs=runs,
             owner=owner,
             root=root,
             cache=cache,
+            machine=machine,
         )
         self._unheard = Unheard(self.submit)
         self._queueing_again: asyncio.Task[None] | None = None
@@ -72,21 +81,37 @@ class Launcher:
 
     async def start(self) -> None:
         """Take up what is on the disk: adopt, finish or queue again, oldest first."""
-        found = await asyncio.to_thread(directory.scan, self._runs, self._submissions.read)
-        for trouble in found.troubles:
-            self._log.warning("%s", trouble)
-        for run in found.runs:
-            summary = {**run.summary, "attempt": run.attempt}
-            request = self._submissions.read(run.spec)
-            record = Record(run.run_id, run.path, run.spec, summary, request)
-            record.left = await asyncio.to_thread(directory.is_detached, run.path)
-            self._records.add(record)
-        for record in self._records.unfinished():
-            if record.attempt:
-                await self._attempts.adopt(record)
-            self._mind_kernel(record)
+        await self._inventory.take_in_unfinished()
+        await self._go_on_with(self._records.unfinished())
         await self._register()
         self._tasks.spawn(self._be_present())
+        self._tasks.spawn(self._look_around())
+
+    async def _go_on_with(self, records: list[Record]) -> None:
+        """Adopt what lives; one run that cannot be adopted keeps no other from it."""
+        for record in records:
+            try:
+                if record.attempt:
+                    await self._attempts.adopt(record)
+                if record.problem and record.status == QUEUED:
+                    await self._attempts.end(record, RunEnd.LOST, record.problem)
+                self._mind_kernel(record)
+            except Exception:  # noqa: BLE001 - whatever is wrong with one run
+                self._log.exception("%s cannot be taken up", record.run_id)
+
+    async def _look_around(self) -> None:
+        """Read the history, and from then on look what other machines do."""
+        late = await self._inventory.take_in_history()
+        if late:
+            await self._go_on_with(late)
+            await self._register()
+        while True:
+            await asyncio.sleep(LOOK_AROUND_S)
+            await self._inventory.look_elsewhere()
+
+    async def history(self) -> None:
+        """Wait until the records have all that has ended, too."""
+        await self._inventory.whole.wait()
 
     async def stop(self) -> None:
         """Let go of everything; runs go on under their supervisors."""
@@ -143,14 +168,27 @@ class Launcher:
             "register", {"run_side": RUN_SIDE, "fences": fences, "run_ids": run_ids}
         )
         for run_id in answer["unneeded"]:
-            record = self._records.get(run_id)
-            if record is not None and record.status == ENDED:
-                await self._attempts.tell_end(record)
-            elif record is None and run_id not in self._submissions.under_way:
-                told = {"run_id": run_id, "reason": "unknown to its run side"}
-                await self._gate.tell("withdraw", told)
+            if run_id not in self._submissions.under_way:
+                await self._account_for(run_id, answer.get("live", {}).get(run_id))
         unknown = [self._records.get(run_id) for run_id in answer["unknown"]]
         await self._queue_again([r for r in unknown if r is not None and r.status == QUEUED])
+
+    async def _account_for(self, run_id: str, lease: Mapping[str, Any] | None) -> None:
+        """Say what became of a run that the gate has and that was not among the unfinished."""
+        record = self._records.get(run_id)
+        if record is None:
+            late = await self._inventory.take_in([run_id])
+            if not late and lease is not None:
+                # Its directory is lost, its processes may not be.
+                late = [self._inventory.stray(run_id, lease["name"], lease["attempt"])]
+                late[0].fence = lease["fence"]
+            await self._go_on_with(late)
+            record = self._records.get(run_id)
+        if record is None:
+            told = {"run_id": run_id, "reason": "unknown to its run side"}
+            await self._gate.tell("withdraw", told)
+        elif record.status == ENDED:
+            await self._attempts.tell_end(record)
 
     async def _queue_again(self, records: list[Record]) -> None:
         """Ask anew for what the gate does not know, in order; if it takes long, by and by."""
@@ -227,7 +265,7 @@ class Launcher:
 
     async def detach(self, run_id: str) -> None:
         """Let an unfinished run go on without the notebook or terminal that waits for it."""
-        record = self.known(run_id)
+        record = self._own(run_id)
         if record.status == ENDED:
             raise Refused(409, "state", f"{run_id} has ended: {record.summary.get('end')}")
         record.left = True
@@ -249,13 +287,27 @@ class Launcher:
             raise Refused(404, "not_found", f"there is no run {run_id}{meant}", run_id=run_id)
         return record
 
+    def _own(self, run_id: str) -> Record:
+        """The record of a run of this machine; `Refused` (409) for one of another machine."""
+        record = self.known(run_id)
+        if record.host:
+            raise Refused(
+                409,
+                "elsewhere",
+                f"{run_id} belongs to another machine, {record.host}, and can be changed there "
+                f"only; if that machine is gone for good, remove {record.path}",
+                run_id=run_id,
+                machine=record.host,
+            )
+        return record
+
     def find(self, run_id: str) -> Record | None:
         """The record of a run, if there is one."""
         return self._records.get(run_id)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """All runs, newest first."""
-        return [record.row() for record in self._records][::-1]
+    def rows(self) -> list[Row]:
+        """All runs, newest first; see `history`."""
+        return self._records.rows()
 
     def newest(self, name: str) -> Record | None:
         """The run of this name that was submitted last."""
@@ -297,19 +349,24 @@ class Launcher:
             "output": output["text"],
         }
 
-    async def delete(self, run_id: str) -> None:
-        """Remove an ended run and its directory."""
-        record = self.known(run_id)
+    async def delete(self, run_id: str) -> str:
+        """Remove an ended run and its directory; what of it stays on the disk, and why, or ""."""
+        record = self._own(run_id)
         if record.status != ENDED:
             raise Refused(409, "state", f"{run_id} is {record.status}: cancel it first")
-        await asyncio.to_thread(directory.remove, record.path)
-        self._records.remove(record)
+        try:
+            left = await asyncio.to_thread(remove_run, record.path)
+        except OSError as error:
+            problem = f"{record.path} cannot be removed: {error.strerror}"
+            raise Refused(503, "disk", problem) from None
+        self._records.remove(run_id)
+        return left
 
     # -- cancelling -----------------------------------------------------------------------------
 
     async def cancel(self, run_id: str) -> dict[str, Any]:
         """Stop a run and wait until nothing of it is left: by what means, in how many ms."""
-        record = self.known(run_id)
+        record = self._own(run_id)
         begun = time.monotonic()
         if record.status == ENDED:
             raise Refused(409, "state", f"{run_id} has ended: {record.summary.get('end')}")

@@ -11,13 +11,23 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 #: Rounds of killing; each takes in what was forked during the last.
 ROUNDS = 50
 ROUND_S = 0.05
 #: Until a process that could not be looked at is looked at again.
 LOOK_S = 0.25
+
+
+class Cgroup(Protocol):
+    """Where a run's processes are kept together."""
+
+    def members(self) -> list[ProcessName]:
+        """Return the living processes in it."""
+
+    def kill(self) -> None:
+        """Kill all of them at once."""
 
 
 class ProcessName(NamedTuple):
@@ -134,15 +144,20 @@ def environment(process: Path) -> bytes:
     return b""
 
 
-async def kill_all(run_id: str, known: Iterable[ProcessName]) -> list[ProcessName]:
+async def kill_all(
+    run_id: str, known: Iterable[ProcessName], cgroup: Cgroup | None = None
+) -> list[ProcessName]:
     """Kill what is left of a run whose supervisor is gone; whoever still lives after all rounds."""
     left = set(known)
     for _ in range(ROUNDS):
         with suppress(OSError):
             marked = await asyncio.to_thread(tagged, run_id)
-            left = {p for p in (*left, *marked) if is_alive(p)}
+            inside = cgroup.members() if cgroup is not None else []
+            left = {p for p in (*left, *marked, *inside) if is_alive(p)}
             if not left:
                 return []
+        if cgroup is not None:
+            cgroup.kill()
         for process in left:
             send(process, signal.SIGKILL)
         await asyncio.sleep(ROUND_S)

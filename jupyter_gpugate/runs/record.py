@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,13 @@ from jupyter_gpugate.core.model import Request
 from jupyter_gpugate.runs.processes import ProcessName
 
 QUEUED, ACTIVE, ENDED = "queued", "active", "ended"
+
+#: Whole records at hand before the older of those that have ended are let go.
+AT_HAND = 512
+#: Records of let-go runs that are kept for the next question about them.
+LOADED = 32
+
+Row = dict[str, Any]
 
 
 class Refused(Exception):
@@ -48,6 +55,9 @@ class Record:
     cancelled: bool = False
     left: bool = False  # by a notebook or terminal that waited for it
     ending: bool = False
+    host: str = ""  # the name of the other machine that it belongs to
+    problem: str = ""  # why it is known in part only, and cannot begin again
+    is_stored: bool = False  # its end is on the disk
     end: asyncio.Event = field(default_factory=asyncio.Event)
     course: asyncio.Task[None] | None = None  # of the newest attempt, until all of it is over
 
@@ -69,56 +79,104 @@ class Record:
     def attempt_path(self) -> Path:
         return self.path / "attempts" / str(self.attempt)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Row:
         """The run in a list of runs."""
-        return {
-            "run_id": self.run_id,
-            "name": self.spec["name"],
-            "status": self.status,
-            "end": self.summary.get("end"),
-            "reason": self.summary.get("reason", ""),
-            "submitted": self.summary["submitted"],
-            "ended": self.summary.get("ended"),
-            "attempt": self.attempt,
-            "peaks": self.summary.get("peaks"),
-        }
+        return row_of(self.run_id, {**self.summary, "name": self.spec["name"]}, self.host)
+
+
+def row_of(run_id: str, summary: Mapping[str, Any], host: str = "") -> Row:
+    """A run in a list of runs, by its summary."""
+    return {
+        "run_id": run_id,
+        "name": summary["name"],
+        "status": summary["status"],
+        "end": summary.get("end"),
+        "reason": summary.get("reason", ""),
+        "submitted": summary["submitted"],
+        "ended": summary.get("ended"),
+        "attempt": int(summary.get("attempt") or 0),
+        "peaks": summary.get("peaks"),
+        "machine": host or None,
+    }
 
 
 class Records:
-    """The runs of one user, in the order of their submission."""
+    """The runs of one user; of most that have ended only their rows are kept at hand."""
 
-    def __init__(self) -> None:
-        self._by_id: dict[str, Record] = {}
+    def __init__(self, load: Callable[[str], Record | None]) -> None:
+        self._records: dict[str, Record] = {}
+        self._past: dict[str, Row] = {}
         self._by_key: dict[str, str] = {}
+        self._load = load  # a run that is not at hand, from the disk
+        self._loaded: dict[str, Record] = {}  # those asked for last
 
     def __iter__(self) -> Iterator[Record]:
-        return iter(list(self._by_id.values()))
+        return iter(list(self._records.values()))
+
+    def __contains__(self, run_id: str) -> bool:
+        return run_id in self._records or run_id in self._past
 
     def add(self, record: Record) -> None:
         """Take a run in, and the key it was submitted with."""
-        self._by_id[record.run_id] = record
-        key = record.spec.get("idempotency_key")
-        if key:
-            self._by_key[key] = record.run_id
+        self._records[record.run_id] = record
+        self._past.pop(record.run_id, None)
+        self._note_key(record.run_id, record.spec.get("idempotency_key"))
+        if len(self._records) > AT_HAND:
+            ended = [r for r in self if r.status == ENDED and r.is_stored]
+            for old in ended[: len(ended) // 2]:
+                self._past[old.run_id] = self._records.pop(old.run_id).row()
 
-    def remove(self, record: Record) -> None:
+    def add_past(self, row: Row, key: object) -> None:
+        """Take in a run that has ended, and of which the disk has the rest."""
+        if row["run_id"] not in self._records:
+            self._past[row["run_id"]] = row
+            self._note_key(row["run_id"], key)
+
+    def remove(self, run_id: str) -> None:
         """Forget a run and its key."""
-        del self._by_id[record.run_id]
-        key = record.spec.get("idempotency_key") or ""
-        if self._by_key.get(key) == record.run_id:
+        self._records.pop(run_id, None)
+        self._past.pop(run_id, None)
+        self._loaded.pop(run_id, None)
+        for key in [key for key, of in self._by_key.items() if of == run_id]:
             del self._by_key[key]
 
     def get(self, run_id: str) -> Record | None:
-        return self._by_id.get(run_id)
+        record = self._records.get(run_id) or self._loaded.get(run_id)
+        if record is None:
+            record = self._load(run_id)
+            if record is not None:
+                self._loaded[run_id] = record
+                while len(self._loaded) > LOADED:
+                    del self._loaded[next(iter(self._loaded))]
+        return record
 
     def with_key(self, key: str) -> Record | None:
         """The run that was submitted with a key."""
-        return self._by_id.get(self._by_key.get(key, ""))
+        run_id = self._by_key.get(key)
+        return None if run_id is None else self.get(run_id)
 
     def newest(self, name: str) -> Record | None:
         """The run of this name that was submitted last."""
-        same = (r for r in reversed(self._by_id.values()) if r.spec["name"] == name)
-        return next(same, None)
+        return next((self.get(r["run_id"]) for r in self.rows() if r["name"] == name), None)
+
+    def rows(self) -> list[Row]:
+        """All runs, newest first."""
+        rows = [*self._past.values(), *(record.row() for record in self)]
+        return sorted(rows, key=lambda row: (row["submitted"], row["run_id"]), reverse=True)
 
     def unfinished(self) -> list[Record]:
-        return [record for record in self if record.status != ENDED]
+        """What this machine has not ended yet, in the order of submission."""
+        found = [r for r in self if r.status != ENDED and not r.host]
+        return sorted(found, key=lambda r: (r.summary["submitted"], r.run_id))
+
+    def elsewhere(self) -> list[Record]:
+        """What another machine had not ended yet when it was looked at."""
+        return [record for record in self if record.host and record.status != ENDED]
+
+    def past_ids(self) -> list[str]:
+        """The runs of which only rows are at hand."""
+        return list(self._past)
+
+    def _note_key(self, run_id: str, key: object) -> None:
+        if isinstance(key, str) and key:
+            self._by_key[key] = run_id

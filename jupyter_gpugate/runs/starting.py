@@ -62,6 +62,9 @@ def launch_of(record: Record, grant: Grant, socket: Path, grace_s: float) -> dic
     resume = record.path / "attempts" / str(grant.attempt - 1)
     return {
         "run_id": record.run_id,
+        "name": spec["name"],
+        "submitted": spec["submitted"],
+        "machine": spec.get("machine"),
         "attempt": grant.attempt,
         "fence": grant.fence,
         "socket": str(socket),

@@ -14,10 +14,16 @@ from jupyter_gpugate.core.masks import mask_of
 from jupyter_gpugate.core.model import Request
 from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.runs import directory
+from jupyter_gpugate.runs.folder import TooLarge
+from jupyter_gpugate.runs.ids import new_run_id
+from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient
-from jupyter_gpugate.runs.record import QUEUED, Record, Records, Refused
+from jupyter_gpugate.runs.machine import Machine
+from jupyter_gpugate.runs.record import QUEUED, Record, Refused
+from jupyter_gpugate.runs.removal import remove_run
 from jupyter_gpugate.runs.requests import environment_of, request_of, spec_of
 from jupyter_gpugate.runs.sources import SourceReader
+from jupyter_gpugate.runs.staging import NotStaged
 from jupyter_gpugate.runs.tasks import Tasks
 from jupyter_gpugate.runs.unheard import digest_of
 
@@ -33,16 +39,19 @@ class Submissions:
 
     def __init__(
         self,
-        records: Records,
+        inventory: Inventory,
         gate: LeaseClient,
         tasks: Tasks,
         *,
         runs: Path,
         owner: str,
         root: Path,
+        machine: Machine,
         cache: Path | None = None,
     ) -> None:
-        self._records = records
+        self._inventory = inventory
+        self._records = inventory.records
+        self._machine = machine
         self._gate = gate
         self._tasks = tasks
         self._runs = runs
@@ -59,6 +68,7 @@ class Submissions:
         key = body.get("idempotency_key")
         if not key:
             return await self._queue(body, digest), True
+        await self._inventory.whole.wait()  # it may be that of a run that has ended
         # Of an execution that is sent twice at once the second waits for what the first becomes.
         async with self._turns.setdefault(key, asyncio.Lock()):
             earlier = self._records.with_key(key)
@@ -83,10 +93,6 @@ class Submissions:
         _, _, request = await self._prepared("estimate", body, "")
         return request
 
-    def read(self, spec: Mapping[str, Any]) -> Request:
-        """The request of a run on the disk; raises where its spec is none."""
-        return request_of(spec, self._owner)
-
     async def again(self, record: Record) -> str:
         """Ask for a run that the gate does not know until it answers; why it refused, or ""."""
         while record.status == QUEUED:
@@ -100,7 +106,7 @@ class Submissions:
         return ""
 
     async def _queue(self, body: Mapping[str, Any], digest: str) -> Record:
-        run_id = directory.new_run_id()
+        run_id = new_run_id()
         self.under_way.add(run_id)
         try:
             return await self._tasks.unbroken(self._queued(run_id, body, digest))
@@ -109,13 +115,16 @@ class Submissions:
 
     async def _queued(self, run_id: str, body: Mapping[str, Any], digest: str) -> Record:
         spec, environ, request = await self._prepared(run_id, body, digest)
-        summary = {"run_id": run_id, "status": QUEUED, "submitted": spec["submitted"], "attempt": 0}
+        spec["machine"] = self._machine.to_json()
+        summary = _first_summary(spec)
         try:
             path = await asyncio.to_thread(
                 directory.create, self._runs, run_id, spec, environ, summary, spec["staged"]
             )
-        except directory.NotStaged as error:
+        except NotStaged as error:
             raise Refused(400, "bad_request", f"inputs: {error}", field="inputs") from None
+        except TooLarge as error:
+            raise Refused(413, "too_large", f"the run's record cannot be kept: {error}") from None
         except OSError as error:
             raise Refused(
                 503, "disk", f"the run directory cannot be written: {error.strerror}"
@@ -126,10 +135,10 @@ class Submissions:
             # It may have heard the question all the same.
             withdrawal = {"run_id": run_id, "reason": "its submit was refused"}
             self._tasks.spawn(self._withdraw(withdrawal))
-            await asyncio.to_thread(directory.remove, path)
+            await asyncio.to_thread(remove_run, path)
             raise
         except BaseException:
-            await asyncio.to_thread(directory.remove, path)
+            await asyncio.to_thread(remove_run, path)
             raise
         record = Record(run_id, path, spec, summary, request)
         self._records.add(record)
@@ -146,7 +155,7 @@ class Submissions:
         _refuse_unreadable(source)
         told = ("source_hash", "files", "packages", "runtime", "python")
         spec.update({name: source[name] for name in told})
-        return spec, environ, self.read(spec)
+        return spec, environ, request_of(spec, self._owner)
 
     async def _read(
         self, spec: Mapping[str, Any], environ: Mapping[str, str], body: Mapping[str, Any]
@@ -181,6 +190,12 @@ class Submissions:
 
 class GateAwayRefused(Refused):
     """The gate did not answer, whatever it has heard."""
+
+
+def _first_summary(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as it is at its submit, with what lists need of its spec."""
+    told = {field: spec[field] for field in ("run_id", "name", "machine", "submitted")}
+    return {**told, "key": spec.get("idempotency_key"), "status": QUEUED, "attempt": 0}
 
 
 def _message(request: Request) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # pathlib would cost every run 4 ms and 1 MB, and nothing here needs it.
-# ruff: noqa: PTH100, PTH102, PTH105, PTH106, PTH108, PTH110, PTH116, PTH118, PTH120, PTH123, PTH208
+# ruff: noqa: PTH100, PTH101, PTH102, PTH105, PTH106, PTH108, PTH110, PTH114, PTH116, PTH118, PTH120, PTH123, PTH208
 """The small parent of one run's process tree: it starts, measures and stops it, and writes the end.
 
 Started as ``python -I -S supervisor.py ATTEMPT_DIR``; everything it must know stands in the
@@ -1229,6 +1229,7 @@ class Supervisor:
         self.attempt = attempt
         with open(self._path("launch.json"), "rb") as launch:
             self.launch: dict[str, Any] = json.load(launch)
+        self.place = os.lstat(attempt)  # it may be removed, or another be put in its place
         self.umask = os.umask(0o077)
         self.me = process(os.getpid()) or Proc(os.getpid(), 0)
         with open("/proc/sys/kernel/random/boot_id") as boot_id:
@@ -1495,8 +1496,12 @@ class Supervisor:
         self.clients.update(CLIENTS.intersection(program_of(command_of(pid)) for pid in pids))
 
     def _write_tree(self) -> None:
+        if self._is_gone():
+            return
         # Not synced: after a power cut no process of this tree is left.
-        tree = {"boot_id": self.boot_id, "supervisor": self.me, "tree": sorted(self.tree)}
+        # Whoever finds the cgroup without this process removes it.
+        own = {"boot_id": self.boot_id, "supervisor": self.me, "cgroup": self.cgroup}
+        tree = {**own, "tree": sorted(self.tree)}
         with suppress(OSError):
             with open(self._path("tree.json.new"), "wb") as new:
                 new.write(as_json(tree))
@@ -1640,7 +1645,7 @@ class Supervisor:
         self.is_terminated = False
         is_recorded, is_told = False, self.is_fenced
         while (now := awake_time()) < ended_at + FINISH_S:
-            is_recorded = is_recorded or self._record(record)
+            is_recorded = is_recorded or self._record(record) or self._is_gone()
             answer = self.link.take(now)
             if answer is not None and answer.message == "finished":
                 is_told = answer.status in (200, 409)
@@ -1704,15 +1709,36 @@ class Supervisor:
         survivors = [*left, *sorted(outside)]
         return {"means": " + ".join(stopping.means), "ms": ms, "survivors": survivors}
 
+    def _is_gone(self) -> bool:
+        """Whether the run has removed or replaced its directory: its end can be told only."""
+        try:
+            return not os.path.samestat(self.place, os.lstat(self.attempt))
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+
     def _record(self, record: dict[str, Any]) -> bool:
+        if self._is_gone():
+            return False
         try:
             self.finished.write()
             self.shown.write()
             write_whole(self._path("outcome.json"), as_json(record))
             write_whole(self._path("_DONE"), b"")
+        except PermissionError:  # the run has closed its directory: the next try finds it open
+            self._regain()
+            return False
         except OSError:
             return False
         return True
+
+    def _regain(self) -> None:
+        attempts = os.path.dirname(self.attempt)
+        for place in (os.path.dirname(attempts), attempts, self.attempt):
+            with suppress(OSError):
+                if not os.path.islink(place):
+                    os.chmod(place, 0o700)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,7 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "cancel_requested": record.cancelled,
         "detached": record.detached,
         "visible": told(record.request.visible, state.inventory),
+        "machine": record.host or None,
     }
 
 
@@ -116,7 +117,7 @@ def _live(gate: GateLoop, record: Record) -> dict[str, Any]:
         }
     lease = state.leases.get(record.run_id)
     if lease is None or record.status == ENDED:
-        return {"phase": "ending"} if record.status == ACTIVE else {}
+        return {"phase": "ending"} if record.status == ACTIVE and not record.host else {}
     row = running_row(state, lease, now)
     names = ("phase", "charges", "held", "caps", "enforcement", "estimate", "peaks", "started_s")
     return {

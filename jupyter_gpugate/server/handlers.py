@@ -90,8 +90,9 @@ class EstimateHandler(ApiHandler):
     path = "/estimate"
 
     @call(shapes.EstimateAnswer, query=EstimateQuery, errors=(404,))
-    def get(self, asked: EstimateQuery) -> None:
+    async def get(self, asked: EstimateQuery) -> None:
         """What the newest run of a name would need, with other workers or devices if asked."""
+        await self.launcher.history()
         newest = self.launcher.newest(asked.name)
         if newest is None:
             problem = f"no run is called {asked.name} yet"

@@ -36,6 +36,7 @@ from jupyter_gpugate.gate.nvml import GpuReader
 from jupyter_gpugate.gate.sampling import Sampler
 from jupyter_gpugate.gate.socket import lease_routes
 from jupyter_gpugate.runs.launcher import Launcher
+from jupyter_gpugate.runs.machine import this_machine
 from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.handlers import api_routes
 from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
@@ -174,6 +175,7 @@ class Host:
             owner=self.owner,
             grace_s=settings.grace_s,
             root=settings.root,
+            machine=await asyncio.to_thread(this_machine, settings.state),
             log=self.log,
             cache=settings.state / "sources",
         )

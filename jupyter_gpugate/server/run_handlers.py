@@ -46,8 +46,9 @@ class RunsHandler(ApiHandler):
         return any(wish.partition(";")[0].strip() == "respond-async" for wish in wishes)
 
     @call(shapes.RunsAnswer, query=RunsQuery)
-    def get(self, asked: RunsQuery) -> None:
+    async def get(self, asked: RunsQuery) -> None:
         """All runs, by pages; a run that comes or goes meanwhile shifts no page."""
+        await self.launcher.history()
         rows = sorted(self.launcher.rows(), key=_place, reverse=asked.sort == "newest")
         if asked.cursor is not None:
             last = _place_of(asked.cursor)
@@ -99,8 +100,8 @@ class RunHandler(ApiHandler):
     @call(shapes.DeleteAnswer, errors=(409,))
     async def delete(self, run_id: str) -> None:
         """Remove an ended run and its directory."""
-        await self.launcher.delete(run_id)
-        self.finish({"deleted": True})
+        left = await self.launcher.delete(run_id)
+        self.finish({"deleted": True, "left": left or None})
 
 
 class OutputHandler(ApiHandler):

@@ -51,6 +51,7 @@ class RunRow(_Answer):
     ended: float | None
     attempt: int
     peaks: ByResource | None
+    machine: str | None = Field(description="The other machine that it belongs to, if any.")
 
 
 class RunsAnswer(_Answer):
@@ -117,6 +118,7 @@ class RunAnswer(_Answer):
     cancel_requested: bool
     detached: bool
     visible: str = Field(description="The mask of its notebook and what it leaves; else empty.")
+    machine: str | None = Field(description="The other machine that it belongs to, if any.")
     episodes: Episodes
     waited_s: float | None = Field(default=None, description="While it is queued.")
     started_s: float | None = Field(default=None, description="While it is active.")
@@ -154,6 +156,7 @@ class DeleteAnswer(_Answer):
     """The run is gone."""
 
     deleted: bool
+    left: str | None = Field(description="What of its files could not be removed, and why.")
 
 
 class EpisodesAnswer(_Answer):

@@ -68,17 +68,22 @@ def test_a_large_array_is_never_in_memory_twice(
 def test_values_are_files_of_the_run_and_no_part_of_the_request(
     shared_server: Served, notebook: UserNotebook, data: Path
 ) -> None:
-    """The request names the inputs; their bytes are moved from the staging folder to the run's."""
+    """The request names the inputs; their bytes are the run's from its submit to its end."""
     notebook.run("import numpy as np\nx, small = np.ones(10_000_000), [1]")
-    notebook.run("%%gated_eval files --input x,small --output y\ny = x * 2")
+    notebook.run(
+        "%%gated_eval files --input x,small --output y,found\n"
+        "import os\ny = x * 2\ninputs = os.path.abspath(f'{__file__}/../../../inputs')\n"
+        "found = {e.name: (e.stat().st_size, e.stat().st_mode) for e in os.scandir(inputs)}"
+    )
     folder = Path(newest(shared_server, "files")["directory"])
-    staged = {path.name: path.stat() for path in (folder / "inputs").iterdir()}
+    staged = notebook.value("found")
     assert set(staged) == {"x.pickle", "x.buffers", "small.pickle"}
-    assert staged["x.buffers"].st_size > 80_000_000
-    assert staged["x.pickle"].st_size < 1000
-    assert {found.st_mode & 0o777 for found in staged.values()} == {0o600}
+    assert staged["x.buffers"][0] > 80_000_000
+    assert staged["x.pickle"][0] < 1000
+    assert {mode & 0o777 for _, mode in staged.values()} == {0o600}
+    assert not (folder / "inputs").exists()
     results = {path.name for path in (folder / "attempts" / "1").glob("result.*")}
-    assert results == {"result.y.0.pickle", "result.y.0.buffers"}
+    assert results == {"result.y.0.pickle", "result.y.0.buffers", "result.found.0.pickle"}
     assert len((folder / "spec.json").read_bytes()) < 256 << 10
     assert list((data / "staging").iterdir()) == []
 

@@ -8,9 +8,10 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -18,9 +19,10 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.lifecycle import apply
 from jupyter_gpugate.core.model import GB, MB, RAM, AttemptOutcome, ProcessKey, RunEnd
 from jupyter_gpugate.core.state import GateState
-from jupyter_gpugate.gate import failpoints, local_disk
+from jupyter_gpugate.gate import failpoints, local_disk, loop
 from jupyter_gpugate.gate.journal import Journal, JournalError, state_directory
 from jupyter_gpugate.gate.rows import Audited
+from jupyter_gpugate.gate.sampling import Sampler
 from tests.journalled import (
     BOOT,
     GPU,
@@ -540,6 +542,93 @@ def test_entries_that_cannot_be_read_are_left_out_and_said(path: Path) -> None:
     assert journal.observations() == []
     journal.prune(DAY, 100)
     assert journal.replay() == [requested("run-b")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "[" * 100_000,
+        '{"at":1e400}',
+        '{"at":-1e300}',
+        '{"at":NaN}',
+        '{"at":' + "9" * 400 + "}",
+        '{"at":' + "9" * 5000 + "}",
+        b"\xff\xfe{",
+        "null",
+        "",
+        12,
+    ],
+    ids=lambda data: str(data)[:12],
+)
+@pytest.mark.parametrize("table", ["events", "standing", "observations"])
+def test_whatever_stands_in_a_row_costs_that_row_alone(
+    path: Path, table: str, data: object
+) -> None:
+    """Nesting without end, figures without bound and bytes that are no text stop no start."""
+    journal = opened(path)
+    standing: list[ev.Event] = [ev.DrainChanged(12.0, True), ev.Locked(13.0, GPU, "ada", 7000.0)]
+    learned: list[ev.Event] = [sedimented(), sedimented()]
+    journal.append([requested("a"), requested("b"), *standing, *learned], durable=True)
+    journal.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        first = f"(SELECT min(rowid) FROM {table})"  # noqa: S608 - a name of ours
+        connection.execute(f"UPDATE {table} SET data = ? WHERE rowid = {first}", (data,))  # noqa: S608
+
+    journal = opened(path)
+
+    assert len(journal.replay()) == 4 - (table != "observations")
+    assert len(journal.observations()) == 2 - (table == "observations")
+    assert journal.notice is not None
+
+
+@pytest.mark.parametrize("wall", ["x", 1e300, -1e300, float("inf")])
+def test_a_row_without_a_time_is_left_out(path: Path, wall: object) -> None:
+    """Neither a word nor a moment beyond all bounds moves what stands in other rows."""
+    journal = opened(path)
+    journal.append([requested("run-a"), requested("run-b")], durable=True)
+    journal.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE events SET wall = ? WHERE run_id = 'run-a'", (wall,))
+
+    assert opened(path).replay() == [requested("run-b")]
+
+
+@pytest.mark.parametrize("table", ["events", "standing", "observations", "audit"])
+@pytest.mark.parametrize("damage", ["DROP TABLE {}", "ALTER TABLE {} RENAME COLUMN {} TO x"])
+def test_a_journal_that_lacks_a_table_or_a_column_is_moved_aside(
+    path: Path, table: str, damage: str
+) -> None:
+    """It is found at the opening, where an empty one can take its place."""
+    _filled(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(damage.format(table, "reason" if table == "audit" else "data"))
+
+    journal = opened(path)
+
+    assert table in (journal.notice or "")
+    assert journal.replay() == []
+    journal.append([requested("run-a")], durable=True)
+
+
+def test_an_event_that_cannot_be_applied_is_left_out(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gate starts with all that it can make sense of."""
+
+    def touchy(state: GateState, events: Iterable[ev.Event]) -> GateState:
+        told = list(events)
+        if any(isinstance(event, ev.DrainChanged) for event in told):
+            raise OverflowError("more than anything")
+        return apply(state, told)
+
+    journal = opened(path)
+    journal.append([requested("a"), ev.DrainChanged(12.0, True), requested("b")], durable=True)
+    monkeypatch.setattr(loop, "apply", touchy)
+    gate = loop.GateLoop(cast("Sampler", None), journal)
+
+    state = gate._folded(GateState(), journal.replay())
+
+    assert set(state.queue) == {"a", "b"}
 
 
 # -- retention ----------------------------------------------------------------------------------

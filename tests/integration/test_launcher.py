@@ -18,6 +18,7 @@ import pytest
 
 from jupyter_gpugate.runs import attempts, directory
 from jupyter_gpugate.runs.launcher import Launcher
+from jupyter_gpugate.runs.machine import this_machine
 from jupyter_gpugate.runs.record import Refused
 from tests.integration.supervised import PATIENCE_S, Gate
 
@@ -83,6 +84,7 @@ def launcher(gate: GateOfRuns, tmp_path: Path) -> Callable[[], Launcher]:
             owner="ada",
             grace_s=1.0,
             root=tmp_path,
+            machine=this_machine(tmp_path),
             log=logging.getLogger("test"),
         )
 

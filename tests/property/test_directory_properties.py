@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from jupyter_gpugate.core.model import AttemptOutcome, EndReport
 from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.runs import directory
+from jupyter_gpugate.runs.scanning import Scanner
 
 TORN, WHOLE = "20260102-030405-aaaaa", "20260102-030405-bbbbb"
 STATES = {"queued", "active", "ended"}
@@ -58,7 +59,7 @@ def damaged(draw: st.DrawFn) -> tuple[str, bytes]:
 def test_no_damage_hides_another_run_or_stops_the_start(
     damage: list[tuple[str, bytes]], is_done: bool
 ) -> None:
-    """A damaged run is found in a usable form or put aside with a word; the other one is found."""
+    """A damaged run is found in a usable form, or named and left; the other one is found."""
     # Nothing here is about a power cut, and syncing is what takes the time.
     with mock.patch("os.fsync"), tempfile.TemporaryDirectory() as place:
         root = Path(place, "runs")
@@ -71,7 +72,7 @@ def test_no_damage_hides_another_run_or_stops_the_start(
         for name, content in damage:
             (root / TORN / name).write_bytes(content)
 
-        scan = directory.scan(root)
+        scan = Scanner(root).scan()
 
         assert WHOLE in [found.run_id for found in scan.runs]
         for found in scan.runs:
@@ -79,11 +80,12 @@ def test_no_damage_hides_another_run_or_stops_the_start(
             assert isinstance(found.summary["attempt"], int)
             assert math.isfinite(found.summary["submitted"])
             assert found.attempt == (1 if found.run_id == TORN else 0)
-        assert len(scan.runs) + len(list(root.glob(".quarantine/*"))) == 2
-        assert all(trouble.moved_to is not None for trouble in scan.troubles)
-        if (root / TORN).exists():
-            check_attempt(root / TORN, attempt, is_done)
-        again = directory.scan(root)
+            assert all(field in found.spec for field in ("name", "submitted", "run_id"))
+        unread = [trouble for trouble in scan.troubles if trouble.path == root / TORN]
+        assert len(scan.runs) + len(unread) == 2
+        assert sorted(path.name for path in root.iterdir()) == [TORN, WHOLE]
+        check_attempt(root / TORN, attempt, is_done)
+        again = Scanner(root).scan()
         assert [found.run_id for found in again.runs] == [found.run_id for found in scan.runs]
 
 
@@ -98,12 +100,15 @@ def check_attempt(run: Path, attempt: Path, is_done: bool) -> None:
     assert all(line["attempt"] == 1 for line in directory.read_episodes(run))
 
 
-def test_a_cut_spec_is_put_aside(tmp_path: Path) -> None:
-    """A spec that a power cut left at one of its bytes is never taken for a whole one."""
+def test_a_cut_spec_is_never_taken_for_a_whole_one(tmp_path: Path) -> None:
+    """Of a spec that a power cut left at one of its bytes, the run's other records stand in."""
     content = json.dumps(VALID["spec.json"]).encode()
-    for length in range(0, len(content), 3):
-        run = directory.create(tmp_path, TORN, {}, {}, VALID["summary.json"])
+    for number, length in enumerate(range(0, len(content), 3)):
+        run_id = f"20260102-{number:06d}-aaaaa"
+        summary = {**VALID["summary.json"], "run_id": run_id, "name": "told by the summary"}
+        run = directory.create(tmp_path, run_id, {}, {}, summary)
         (run / "spec.json").write_bytes(content[:length])
-        scan = directory.scan(tmp_path)
-        assert scan.runs == ()
-        assert len(scan.troubles) == 1
+    scan = Scanner(tmp_path).scan()
+    assert {found.spec["name"] for found in scan.runs} == {"told by the summary"}
+    assert all(found.problem for found in scan.runs)
+    assert len(scan.troubles) == len(scan.runs) == len(range(0, len(content), 3))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import calendar
 import errno
 import json
 import os
 import stat
+import sys
+import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,8 @@ import pytest
 
 from jupyter_gpugate.core.model import AttemptOutcome, EndReport
 from jupyter_gpugate.core.protocol import to_json
-from jupyter_gpugate.runs import directory, folder
+from jupyter_gpugate.runs import directory, folder, ids, removal, scanning, staging
+from jupyter_gpugate.runs.machine import Machine, this_machine
 
 RUN_ID = "20260102-030405-abcde"
 ENVIRONMENT = {"PATH": "/bin", "API_KEY": "secret", "ODD": "\udcff"}
@@ -56,6 +61,18 @@ def attempt(run: Path) -> Path:
     return directory.create_attempt(run, 1, {"attempt": 1, "fence": 7}, "x = 1\n")
 
 
+def scan(root: Path, read: Callable[[Any], object] | None = None) -> scanning.Scan:
+    """Read all runs below a root."""
+    return scanning.Scanner(root, read_spec=read).scan()
+
+
+def staging_folder(tmp_path: Path) -> Path:
+    """Make a folder where clients put inputs."""
+    staged = tmp_path / "gpugate" / "staging" / "staged"
+    staged.mkdir(parents=True)
+    return staged
+
+
 def names(path: Path) -> list[str]:
     """Return what is in a folder, sorted."""
     return sorted(entry.name for entry in path.iterdir())
@@ -71,9 +88,26 @@ def modes(path: Path) -> dict[str, str]:
 
 def test_ids_are_times_and_letters_and_never_the_same() -> None:
     """A thousand ids of one second have the one form and all differ."""
-    ids = {directory.new_run_id() for _ in range(50)}
-    assert len(ids) == 50
-    assert all(directory.RUN_ID.fullmatch(run_id) for run_id in ids)
+    made = {ids.new_run_id() for _ in range(50)}
+    assert len(made) == 50
+    assert all(ids.RUN_ID.fullmatch(run_id) for run_id in made)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "UTC-14", "UTC+12"])
+def test_ids_are_the_same_times_in_every_time_zone(
+    monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    """An id is a time in UTC, in which no hour comes twice: later runs sort later."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        before = time.time()
+        made = ids.new_run_id()
+        told = calendar.timegm(time.strptime(made[:15], "%Y%m%d-%H%M%S"))
+        assert int(before) <= told <= time.time()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_run_is_there_whole_and_for_its_owner_alone(root: Path) -> None:
@@ -131,14 +165,14 @@ def test_only_ids_become_paths(root: Path, run_id: str) -> None:
     with pytest.raises(ValueError, match="no run id"):
         make(root, run_id)
     with pytest.raises(ValueError, match="no run id"):
-        directory.remove(root / f"{run_id}x")
+        removal.remove_run(root / f"{run_id}x")
     assert not root.exists() or names(root) == []
 
 
 def test_staged_inputs_become_the_runs(root: Path, tmp_path: Path) -> None:
     """A folder that a client has staged is moved into the run as it is, and closed to others."""
-    staged = tmp_path / "staged"
-    staged.mkdir(mode=0o755)
+    staged = staging_folder(tmp_path)
+    staged.chmod(0o755)
     (staged / "x.pickle").write_bytes(b"a pickle")
     (staged / "größe.buffers").write_bytes(b"a buffer")
     run = directory.create(root, RUN_ID, spec(), {}, summary(), str(staged))
@@ -150,8 +184,7 @@ def test_staged_inputs_become_the_runs(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", ["name", "link", "folder", "fifo", "missing", "staged link"])
 def test_odd_things_are_not_taken_for_inputs(root: Path, tmp_path: Path, wrong: str) -> None:
     """Links, folders, pipes and other names are refused by name, and no run is made."""
-    staged, secret = tmp_path / "staged", tmp_path / "secret"
-    staged.mkdir()
+    staged, secret = staging_folder(tmp_path), tmp_path / "secret"
     secret.write_text("not yours")
     odd = staged / "x.pickle"
     if wrong == "name":
@@ -165,9 +198,9 @@ def test_odd_things_are_not_taken_for_inputs(root: Path, tmp_path: Path, wrong: 
     elif wrong == "missing":
         staged.rmdir()
     else:
-        staged = tmp_path / "staged link"
-        staged.symlink_to(tmp_path / "staged")
-    with pytest.raises(directory.NotStaged):
+        staged = staged.with_name("link")
+        staged.symlink_to("staged")
+    with pytest.raises(staging.NotStaged):
         directory.create(root, RUN_ID, spec(), {}, summary(), str(staged))
     assert names(root) == []
     assert secret.read_text() == "not yours"
@@ -176,11 +209,10 @@ def test_odd_things_are_not_taken_for_inputs(root: Path, tmp_path: Path, wrong: 
 @pytest.mark.parametrize("folder", ["", "staged"])
 def test_an_input_that_was_not_staged_is_named(root: Path, tmp_path: Path, folder: str) -> None:
     """No run is made without a value that its spec names, and what was staged is left alone."""
-    staged = tmp_path / "staged"
-    staged.mkdir()
+    staged = staging_folder(tmp_path)
     (staged / "x.pickle").write_bytes(b"a pickle")
     given = str(staged) if folder else ""
-    with pytest.raises(directory.NotStaged, match="no value was staged for y"):
+    with pytest.raises(staging.NotStaged, match="no value was staged for y"):
         directory.create(root, RUN_ID, {**spec(), "inputs": ["y"]}, {}, summary(), given)
     assert names(root) == []
     assert names(staged) == ["x.pickle"]
@@ -192,8 +224,19 @@ def test_a_relative_folder_is_not_taken_for_inputs(
     """Where a client's folder is does not depend on where this process happens to stand."""
     (tmp_path / "staged").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(directory.NotStaged, match="absolute"):
+    with pytest.raises(staging.NotStaged, match="absolute"):
         directory.create(root, RUN_ID, spec(), {}, summary(), "staged")
+
+
+def test_a_folder_of_ones_own_is_not_taken_for_inputs(root: Path, tmp_path: Path) -> None:
+    """Only what lies where clients stage becomes a run's: somebody's own pickles stay."""
+    own = tmp_path / "models"
+    own.mkdir()
+    (own / "x.pickle").write_bytes(b"years of work")
+    for given in (own, tmp_path / "gpugate" / "staging" / ".." / ".." / "models"):
+        with pytest.raises(staging.NotStaged, match="gpugate/staging"):
+            directory.create(root, RUN_ID, {**spec(), "inputs": ["x"]}, {}, summary(), str(given))
+    assert names(own) == ["x.pickle"]
 
 
 def test_a_folder_of_another_user_takes_no_runs(root: Path) -> None:
@@ -204,7 +247,7 @@ def test_a_folder_of_another_user_takes_no_runs(root: Path) -> None:
     os.chown(root, 12345, 12345)
     with pytest.raises(PermissionError):
         make(root)
-    assert "belongs to another user" in str(directory.scan(root).troubles[0])
+    assert "belongs to another user" in str(scan(root).troubles[0])
 
 
 # -- attempts --------------------------------------------------------------------------------------
@@ -398,20 +441,20 @@ def test_offsets_go_on_after_a_long_log_has_lost_its_beginning(attempt: Path) ->
 
 def test_runs_are_found_in_the_order_of_their_submission(root: Path) -> None:
     """All runs come back as they were written, the oldest first, without any trouble."""
-    ids = [f"20260102-030405-aaaa{letter}" for letter in "abc"]
-    for run_id, submitted in zip(ids, (3.0, 1.0, 2.0), strict=True):
+    run_ids = [f"20260102-030405-aaaa{letter}" for letter in "abc"]
+    for run_id, submitted in zip(run_ids, (3.0, 1.0, 2.0), strict=True):
         make(root, run_id, submitted=submitted)
-    scan = directory.scan(root)
-    assert [found.run_id for found in scan.runs] == [ids[1], ids[2], ids[0]]
-    assert scan.runs[0].path == root / ids[1]
-    assert scan.runs[0].spec == spec(ids[1], submitted=1.0)
-    assert scan.runs[0].summary == summary(ids[1], submitted=1.0)
-    assert scan.troubles == ()
+    seen = scan(root)
+    assert [found.run_id for found in seen.runs] == [run_ids[1], run_ids[2], run_ids[0]]
+    assert seen.runs[0].path == root / run_ids[1]
+    assert seen.runs[0].spec == spec(run_ids[1], submitted=1.0)
+    assert seen.runs[0].summary == summary(run_ids[1], submitted=1.0)
+    assert seen.troubles == ()
 
 
 def test_a_scan_of_nothing_is_empty(root: Path) -> None:
     """A user without runs has none, and no trouble."""
-    assert directory.scan(root) == directory.Scan((), ())
+    assert scan(root) == scanning.Scan((), ())
 
 
 def test_a_torn_summary_is_made_up_from_the_attempts(root: Path, run: Path) -> None:
@@ -419,44 +462,62 @@ def test_a_torn_summary_is_made_up_from_the_attempts(root: Path, run: Path) -> N
     for number in (1, 2, 10):
         directory.create_attempt(run, number, {})
     (run / "summary.json").write_text('{"run_id": "20')
-    scan = directory.scan(root)
-    assert scan.runs[0].summary == summary(status="active", attempt=10)
-    assert scan.runs[0].attempt == directory.newest_attempt(run) == 10
-    (trouble,) = scan.troubles
+    seen = scan(root)
+    assert seen.runs[0].summary == summary(status="active", attempt=10)
+    assert seen.runs[0].attempt == directory.newest_attempt(run) == 10
+    (trouble,) = seen.troubles
     assert trouble.moved_to is not None
     assert trouble.moved_to.read_text() == '{"run_id": "20'
     assert trouble.moved_to.parent == run
 
 
-def test_a_spec_that_its_reader_cannot_read_is_put_aside(root: Path, run: Path) -> None:
-    """A spec of the right form whose content makes the caller fail hides no other run."""
+def test_a_spec_that_cannot_be_read_is_made_up_from_what_else_is_known(root: Path) -> None:
+    """The run stays where it is and in sight, by its name; its reason to be odd is told."""
     other = make(root, "20260102-030405-zzzzz", workers=2)
-    scan = directory.scan(root, lambda found: found["workers"])
-    assert [found.path for found in scan.runs] == [other]
-    assert not run.exists()
-    (trouble,) = scan.troubles
-    assert trouble.moved_to is not None
-    assert (trouble.moved_to / "spec.json").exists()
-    assert directory.scan(root, lambda found: found["workers"]).troubles == ()
+    run = directory.create(root, RUN_ID, spec(), {}, {**summary(), "name": "eval"})
+    directory.create_attempt(run, 1, {"run_id": RUN_ID, "workers": 3, "devices": ["GPU-a"]})
+    found, whole = scan(root, lambda told: told["workers"]).runs
+    assert (whole.path, whole.problem) == (other, "")
+    assert found.path == run
+    facts = [found.spec[field] for field in ("name", "workers", "gpus", "submitted")]
+    assert facts == ["eval", 3, 1, 1.0]
+    assert "workers" in found.problem
 
 
-def test_what_is_no_run_is_moved_aside_and_named(root: Path, run: Path, tmp_path: Path) -> None:
-    """Files, links, pipes and folders of other names do not stay among the runs."""
+def test_a_folder_in_use_stays_as_it_is(root: Path, tmp_path: Path) -> None:
+    """What is no run of ours is neither moved, removed nor closed, whatever its name and age."""
+    root.mkdir(parents=True, mode=0o755)
     target = tmp_path / "target"
     target.mkdir()
     (root / "notes.txt").write_text("mine")
+    (root / ".new-ideas").mkdir()
+    (root / ".gone-fishing").write_text("mine")
+    (root / ".gone-20260102-030405-abcde-01234567").write_text("a file, not a folder")
     (root / "20260102-030405-linkk").symlink_to(target)
     (root / "20260102-030405-files").write_text("")
     os.mkfifo(root / "20260102-030405-fifoo")
-    (root / "folder").mkdir()
-    (root / ".hidden").mkdir()
-    scan = directory.scan(root)
-    assert [found.path for found in scan.runs] == [run]
-    assert len(scan.troubles) == 5
-    assert names(root) == sorted([".hidden", ".quarantine", RUN_ID])
-    assert target.is_dir()
-    kept = [path.read_text() for path in (root / ".quarantine").glob("notes.txt.*")]
-    assert kept == ["mine"]
+    (root / "20260102-030405-empty").mkdir()
+    (root / "venv").mkdir()
+    for path in (root, *root.iterdir()):
+        os.utime(path, (1, 1), follow_symlinks=False)
+    before = {**modes(root), "": root.stat().st_mode}
+    seen = scan(root)
+    assert removal.remove_left_behind(root) == []
+    assert seen.runs == ()
+    assert sorted(t.path.name[-5:] for t in seen.troubles) == ["empty", "fifoo", "files", "linkk"]
+    assert {**modes(root), "": root.stat().st_mode} == before
+    make(root)
+    assert stat.S_IMODE((root / RUN_ID).stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
+def test_a_folder_that_others_write_to_takes_no_runs(root: Path, mode: int) -> None:
+    """Nobody else may put anything in the place of what a run executes."""
+    root.mkdir(parents=True)
+    root.chmod(mode)
+    with pytest.raises(PermissionError, match="chmod go-w"):
+        make(root)
+    assert stat.S_IMODE(root.stat().st_mode) == mode
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder", "huge", "foreign", "unreadable link"])
@@ -479,24 +540,26 @@ def test_a_spec_that_is_no_plain_file_of_ours_is_not_read(
     else:
         real.rename(place)
         monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
-        monkeypatch.setattr(directory, "_make_root", lambda _: None)
-    scan = directory.scan(root)
-    assert scan.runs == ()
-    assert len(scan.troubles) == 1
+        monkeypatch.setattr(scanning, "own_root", lambda _: None)
+    seen = scan(root)
+    assert all("spec" in found.problem for found in seen.runs)
+    assert [found.spec["name"] for found in seen.runs] == ([] if kind == "foreign" else ["?"])
+    assert len(seen.troubles) == 1
 
 
 def test_drafts_of_killed_processes_are_cleared_away_when_they_are_old(root: Path) -> None:
     """A half-made or half-removed run is never read; it goes once nobody can still be at it."""
     make(root)
-    old, young = root / ".new-20260102-030405-olddd", root / ".gone-20260102-030405-young-1"
+    old, young = root / ".new-20260102-030405-olddd", root / ".gone-20260102-030405-young-01234567"
     for path in (old, young):
         path.mkdir()
         (path / "spec.json").write_text("{")
-    past = time.time() - 2 * directory.ABANDONED_S
+    past = time.time() - 2 * removal.ABANDONED_S
     os.utime(old, (past, past))
-    scan = directory.scan(root)
-    assert [found.run_id for found in scan.runs] == [RUN_ID]
-    assert scan.troubles == ()
+    seen = scan(root)
+    assert removal.remove_left_behind(root) == []
+    assert [found.run_id for found in seen.runs] == [RUN_ID]
+    assert seen.troubles == ()
     assert (old.exists(), young.exists()) == (False, True)
 
 
@@ -512,10 +575,72 @@ def test_a_scan_tells_what_it_cannot_move(
 
     monkeypatch.setattr(os, "rename", read_only)
     monkeypatch.setattr(Path, "rename", read_only)
-    scan = directory.scan(root)
-    assert [found.run_id for found in scan.runs] == [RUN_ID]
-    assert [trouble.moved_to for trouble in scan.troubles] == [None, None]
-    assert "left where it is" in str(scan.troubles[1])
+    seen = scan(root)
+    assert [found.run_id for found in seen.runs] == [RUN_ID]
+    (trouble,) = seen.troubles
+    assert trouble.path == run / "summary.json"
+    assert "left where it is" in str(trouble)
+
+
+# -- whose it is ----------------------------------------------------------------------------------
+
+
+def machine(**differs: str) -> Machine:
+    """Return a machine, or one that differs in what is given."""
+    facts = {"mark": "a" * 32, "host": "node7", "boot_id": "boot-1", "pids": "pid:[1]"}
+    return Machine(**{**facts, **differs})
+
+
+@pytest.mark.parametrize(
+    ("now", "is_owned"),
+    [
+        (machine(), True),
+        (machine(boot_id="boot-2", pids="pid:[2]", host="renamed"), True),  # a reboot
+        (machine(mark="b" * 32), True),  # its state directory was lost, in the same boot
+        (machine(mark="b" * 32, boot_id="boot-2"), False),
+        (machine(mark="b" * 32, pids="pid:[2]"), False),  # a container beside it
+        (machine(mark="b" * 32, boot_id="boot-2", host="node8"), False),
+    ],
+)
+def test_a_run_belongs_to_the_machine_whose_mark_it_has(now: Machine, is_owned: bool) -> None:
+    """A reboot and a new name change no owner; another machine's boot, kernel or image does."""
+    assert now.owns(machine().to_json()) is is_owned
+    assert now.owns(None)  # written before runs had a mark
+
+
+def test_the_mark_of_a_machine_stays_in_its_state_directory(tmp_path: Path) -> None:
+    """Asked again, a machine has the same mark; another state directory is another machine's."""
+    here, there = tmp_path / "a", tmp_path / "b"
+    here.mkdir()
+    there.mkdir()
+    mark = this_machine(here).mark
+    assert this_machine(here).mark == mark != this_machine(there).mark
+    (here / "machine").write_text("torn")
+    assert this_machine(here).mark == this_machine(here).mark != mark
+
+
+@pytest.mark.parametrize("damage", ["none", "summary", "spec", "both"])
+def test_nothing_of_another_machines_run_is_changed(root: Path, damage: str) -> None:
+    """Its directory is read, shown as another machine's and left byte for byte, torn or not."""
+    told = {"machine": machine(mark="b" * 32, boot_id="other").to_json()}
+    run = directory.create(root, RUN_ID, {**spec(), **told}, {}, {**summary(), **told})
+    directory.create_attempt(run, 1, {"run_id": RUN_ID, **told})
+    for name in ("summary", "spec"):
+        if damage in (name, "both"):
+            (run / f"{name}.json").write_text("{")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    (found,) = scanning.Scanner(root, machine()).scan().runs
+    assert not found.here
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_without_anything_to_start_it_with_does_not_begin_again(root: Path) -> None:
+    """One whose summary is torn after its end stays ended, also if no attempt of it ever ran."""
+    run = make(root)
+    directory.forget_environment(run)
+    (run / "summary.json").write_text("{")
+    (found,) = scan(root).runs
+    assert (found.summary["status"], found.summary["end"]) == ("ended", "lost")
 
 
 # -- the end ---------------------------------------------------------------------------------------
@@ -553,10 +678,134 @@ def test_a_removed_run_is_gone_and_its_links_lead_nowhere(
     target.mkdir()
     (target / "data").write_text("mine")
     (run / "attempts" / "1").symlink_to(target)
-    directory.remove(run)
-    directory.remove(run)
+    removal.remove_run(run)
+    removal.remove_run(run)
     assert names(root) == []
     assert (target / "data").read_text() == "mine"
+
+
+def nested(place: Path, depth: int, name: str = "d") -> None:
+    """Make folders inside one another, deeper than any path may be long."""
+    here = os.open(place, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=here)
+        inner = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+
+
+def test_folders_of_any_depth_are_removed(root: Path, run: Path) -> None:
+    """Neither the interpreter's recursion nor the length of a path bounds what can be removed."""
+    nested(run, 2 * sys.getrecursionlimit())
+    nested(run / "attempts", 300, "d" * 200)
+    assert removal.remove_run(run) == ""
+    assert names(root) == []
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o500, 0o444])
+def test_folders_that_let_nobody_in_are_removed_by_their_owner(mode: int) -> None:
+    """Permissions that a run set on its own folders keep nobody from removing it."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        run = make(Path(place))
+        for inner in (run / "a" / "b", run / "a" / "c"):
+            inner.mkdir(parents=True)
+            (inner / "file").write_text("x")
+            inner.chmod(mode)
+        (run / "a").chmod(mode)
+        run.chmod(mode)
+        assert as_plain_user(Path(place), lambda: removal.remove_run(run)) == ""
+        assert names(Path(place)) == []
+
+
+def test_what_cannot_be_removed_is_told_and_all_else_goes(
+    root: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file that stays keeps no other, and the answer has where it is and why."""
+    for name in ("a", "b", "stays", "z"):
+        (run / "inputs" / name).write_text("x")
+    real = os.unlink
+
+    def unlink(name: str, **how: Any) -> None:
+        if name == "stays":
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        real(name, **how)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    left = removal.remove_run(run)
+    (aside,) = root.iterdir()
+    assert str(aside) in left
+    assert "Operation not permitted" in left
+    assert [path.name for path in aside.rglob("*") if path.is_file()] == ["stays"]
+
+
+def test_a_link_in_the_place_of_a_run_is_removed_and_not_followed(
+    root: Path, run: Path, tmp_path: Path
+) -> None:
+    """A run that put a link where its directory was has given nothing else away."""
+    run.rename(tmp_path / "elsewhere")
+    run.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"Not a directory|symbolic"):
+        staging.forget_inputs(run)
+    assert removal.remove_run(run) == ""
+    assert names(root) == []
+    assert "inputs" in names(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("record", ["spec", "env", "summary"])
+def test_no_record_is_written_that_its_reader_would_refuse(root: Path, record: str) -> None:
+    """What is too large is refused before the run is there."""
+    records = {"spec": spec(), "env": ENVIRONMENT, "summary": summary()}
+    records[record] = {**records[record], "much": "x" * folder.RECORD_LIMIT}
+    with pytest.raises(folder.TooLarge, match=f"{record}.json"):
+        directory.create(root, RUN_ID, records["spec"], records["env"], records["summary"])
+    assert names(root) == []
+
+
+@pytest.mark.parametrize("words", ["evalue", "traceback", "warnings", "reason"])
+def test_a_summary_is_readable_whatever_a_run_tells(
+    root: Path, run: Path, attempt: Path, words: str
+) -> None:
+    """Nine million characters that cost six bytes each in JSON leave an end that is read again."""
+    much = "\u20ac" * 9_000_000
+    error: dict[str, Any] = {"ename": "E", "evalue": "no", "traceback": ["line"]}
+    if words in error:
+        error[words] = much if words == "evalue" else [much[:99_999]] * 90
+    events: list[dict[str, Any]] = [{"event": "error", **error}]
+    events += [
+        {"event": "warning", "text": much[:99_999]} for _ in range(90 * (words == "warnings"))
+    ]
+    (attempt / "display.jsonl").write_text("\n".join(map(json.dumps, events)))
+    told = directory.told_by_run(attempt)
+    assert len(json.dumps(told)) < 4 << 20
+    ended = summary(status="ended", end="failed", **told)
+    reason = much if words == "reason" else ""
+    directory.write_summary(run, {**ended, "reason": reason})
+    (found,) = scan(root).runs
+    assert (found.summary["status"], found.summary["end"]) == ("ended", "failed")
+
+
+def as_plain_user(place: Path, call: Callable[[], str]) -> str:
+    """Call something as a user whom permissions bind, to whom all below ``place`` belongs."""
+    if os.geteuid() != 0:
+        return call()
+    for path in (place, *place.rglob("*")):
+        os.chown(path, 12345, 12345, follow_symlinks=False)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setresuid(12345, 12345, 12345)
+            os.write(write, call().encode())
+        except BaseException as error:  # noqa: BLE001 - told to the parent
+            os.write(write, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as told:
+        return told.read()
 
 
 def test_a_linked_attempt_is_not_followed(run: Path, tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""The cgroup that a supervisor made for its workers, once that supervisor is dead.
+
+Whoever is in it belongs to the run, whatever it forked late or cleared from its environment.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from jupyter_gpugate.runs.processes import ProcessName, start_ticks
+
+
+class Cgroup:
+    """One run's cgroup; one that is not there, or not this run's, has no processes."""
+
+    def __init__(self, told: str, run_id: str) -> None:
+        path = Path(told)
+        is_own = path.is_absolute() and path.name.startswith(f"gpugate-{run_id}-")
+        self._path = path if is_own and ".." not in path.parts and path.is_dir() else None
+
+    def members(self) -> list[ProcessName]:
+        """Return the living processes in it."""
+        found = []
+        for place in self._below():
+            with suppress(OSError, ValueError):
+                for pid in map(int, (place / "cgroup.procs").read_text("ascii").split()):
+                    ticks = start_ticks(pid) if pid > 1 else None
+                    if ticks is not None:
+                        found.append(ProcessName(pid, ticks))
+        return found
+
+    def kill(self) -> None:
+        """Kill all of them at once, where the kernel can."""
+        if self._path is not None:
+            with suppress(OSError):
+                descriptor = os.open(self._path / "cgroup.kill", os.O_WRONLY | os.O_NOFOLLOW)
+                try:
+                    os.write(descriptor, b"1")
+                finally:
+                    os.close(descriptor)
+
+    def remove(self) -> None:
+        """Remove it when it is empty, with those that the run made below it."""
+        for place in reversed(self._below()):
+            with suppress(OSError):
+                place.rmdir()
+
+    def _below(self) -> list[Path]:
+        """Return it and all cgroups below it, the outer ones first."""
+        found = [] if self._path is None else [self._path]
+        for place in found:  # grows meanwhile
+            with suppress(OSError):
+                found += [
+                    Path(e.path) for e in os.scandir(place) if e.is_dir(follow_symlinks=False)
+                ]
+        return found

@@ -1,0 +1,27 @@
+"""The ids of runs, which are also the names of their directories."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+import time
+from typing import Final
+
+RUN_ID: Final = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z]{5}")
+
+
+def new_run_id() -> str:
+    """Return an id for a run that is submitted now: the time in UTC and five random letters.
+
+    Local time repeats an hour each autumn, and ids are to stand in the order of their runs.
+    """
+    letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(5))
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"
+
+
+def checked(run_id: str) -> str:
+    """Return an id as it is; raise `ValueError` for anything else."""
+    if not RUN_ID.fullmatch(run_id):
+        raise ValueError(f"{run_id!r} is no run id")
+    return run_id

@@ -1,0 +1,91 @@
+"""Which machine a run belongs to, where several of them mount the same home.
+
+No number of the machine itself will do: the boot id is another one after a reboot, and a name or
+``/etc/machine-id`` may be missing, or the same in every copy of an image.  What two machines never
+share is the state directory, which lies on a local disk and whose lock makes a gate the only one.
+So its mark is made in there, once, and each run keeps the mark of the machine that it was
+submitted on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_gpugate.runs.folder import opened
+from jupyter_gpugate.runs.processes import boot_id
+
+#: The file in the state directory.
+MARK_FILE: Final = "machine"
+
+_MARK: Final = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine, as a run's record names it."""
+
+    mark: str
+    host: str  # for people
+    boot_id: str
+    pids: str  # the namespace in which a pid means a process
+
+    def to_json(self) -> dict[str, str]:
+        return asdict(self)
+
+    def owns(self, told: object) -> bool:
+        """Return whether a run with this record of its machine was submitted on this one.
+
+        A run without any was written before there were marks.  Where the state directory was
+        lost or moved, boot and pids still tell that the run's processes can be judged here.
+        """
+        if not isinstance(told, Mapping):
+            return True
+        if told.get("mark") == self.mark:
+            return True
+        same = (self.boot_id, self.pids)
+        return bool(all(same)) and (told.get("boot_id"), told.get("pids")) == same
+
+
+def this_machine(state: Path) -> Machine:
+    """Return this machine by the mark in its state directory, which is made where it is missing.
+
+    Raises `OSError` where it can neither be read nor written.
+    """
+    return Machine(_mark_of(state), socket.gethostname(), boot_id(), _pid_namespace())
+
+
+def host_of(told: object) -> str:
+    """Return the name, for people, of the machine in a run's record."""
+    host = told.get("host") if isinstance(told, Mapping) else None
+    return host if isinstance(host, str) and host else "an unknown host"
+
+
+def _mark_of(state: Path) -> str:
+    with opened(state.resolve()) as folder:
+        with contextlib.suppress(FileNotFoundError):
+            found = folder.read(MARK_FILE, 1024).decode("ascii", "replace").strip()
+            if _MARK.fullmatch(found):
+                return found
+        mark = secrets.token_hex(16)
+        folder.write(MARK_FILE, f"{mark}\n".encode())
+        return mark
+
+
+def _pid_namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - no path, a name
+    except OSError:
+        return ""
+
+
+def elsewhere(told: Any) -> str:
+    """Return what people are told of a run of another machine."""
+    return f"on another machine ({host_of(told)})"

@@ -1,0 +1,65 @@
+"""Values that a client has staged for a run: taken over at its submit, removed at its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from jupyter_gpugate.runs.folder import Torn, in_words, opened
+
+#: Where clients stage, below any data folder; what lies elsewhere is somebody's own.
+STAGING: Final = ("gpugate", "staging")
+
+_FILE: Final = re.compile(r"[^\W\d]\w*(\.buffers|\.pickle)")
+
+
+class NotStaged(ValueError):
+    """What a client staged for a run cannot be taken over; the message says why."""
+
+
+def fill(place: Path, staged: str, named: Sequence[str]) -> None:
+    """Make the folder of a run's inputs, with all that are named; raises `NotStaged`."""
+    if staged:
+        _take_over(Path(staged), place, named)
+    elif named:
+        raise NotStaged(_unstaged(named[0]))
+    else:
+        place.mkdir(mode=0o700)
+
+
+def forget_inputs(run: Path) -> None:
+    """Remove the inputs of a run that has ended: copies of what its notebook has or had."""
+    with opened(run) as folder:
+        folder.remove_folder("inputs")
+
+
+def _unstaged(name: str) -> str:
+    return f"no value was staged for {name}"
+
+
+def _take_over(staged: Path, place: Path, named: Sequence[str]) -> None:
+    """Move a client's staged inputs to ``place``; raise `NotStaged` where they are not as told."""
+    if not staged.is_absolute():
+        raise NotStaged(f"{staged} is no absolute path")
+    # The folder is moved away from where it is: never one that somebody keeps for himself.
+    if staged.parts[-3:-1] != STAGING or staged.name == "..":
+        raise NotStaged(f"{staged} is not in a folder {'/'.join(STAGING)}: what is elsewhere stays")
+    try:
+        with opened(staged) as folder:
+            found = folder.names()
+            for name in found:
+                if not _FILE.fullmatch(name):
+                    raise NotStaged(f"{name!r} is no name of an input's file")
+                os.close(folder.open_file(name))
+            for name in named:
+                if f"{name}.pickle" not in found:
+                    raise NotStaged(_unstaged(name))
+            folder.sync()
+    except (OSError, Torn, ValueError) as error:
+        raise NotStaged(f"{staged}: {in_words(error)}") from error
+    shutil.move(staged, place)  # also from another file system
+    place.chmod(0o700)
