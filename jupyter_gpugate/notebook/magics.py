@@ -48,6 +48,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _argument: Any = argument
 _magic_arguments: Any = magic_arguments
 _display: Any = display
+_line_magic: Any = line_magic
 
 _RUN_NAME = Option("name", {"type": given.run_name, "help": "the run's name"})
 
@@ -131,6 +132,14 @@ class GpuGateMagics(Magics):
             wait.finish(run, *outcome)
         return None
 
+    @_line_magic("%gated_eval")
+    def misplaced_gated_eval(self, line: str) -> None:
+        """Answer where IPython takes `%%gated_eval` below the first line for a line magic."""
+        first = f"%%gated_eval {line}".strip()
+        raise UsageError(
+            f"`{first}` must be the first line of its cell: move what is above it to below it"
+        )
+
     @_magic(line_magic)
     def gpu_queue(self, line: str) -> None:
         """Show who runs, who waits and why, and whose the memory is."""
@@ -207,6 +216,10 @@ class GpuGateMagics(Magics):
         for name in inputs:
             if name not in notebook:
                 raise UsageError(f"--input {name}: `{name}` is not defined in this notebook")
+        parameters = {name for name, _ in [*options.set, *options.set_free]} - set(inputs)
+        unclear = scope.parameters_by_name(found, notebook, parameters)
+        if unclear:
+            raise UsageError(scope.parameter_remedy(unclear[0], notebook))
         missing = scope.missing(found, notebook, frozenset(inputs))
         if missing:
             raise UsageError(scope.remedy(missing, notebook))

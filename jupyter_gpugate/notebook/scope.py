@@ -7,12 +7,13 @@ The compiler's own view is used because it knows evaluation order and scopes: ``
 from __future__ import annotations
 
 import ast
+import builtins
 import dis
 import inspect
 import re
 import types
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ _READS: Final = frozenset(
     {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS", "DELETE_NAME", "DELETE_GLOBAL"}
 )
 _COMPREHENSIONS: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+#: By these a cell may bind names that the compiler does not know.
+_BINDS_ANY_NAME: Final = frozenset({"exec", "globals", "locals", "vars"})
 #: What the run itself provides.
 PROVIDED: Final = frozenset({"episodes", "worker", "workers", "params"})
 #: What IPython gives to every notebook, and to a run as well.
@@ -73,6 +76,27 @@ def missing(scope: Scope, notebook: Mapping[str, Any], given: frozenset[str]) ->
     return sorted(n for n in scope.used - known if n in notebook and not n.startswith("__"))
 
 
+def parameters_by_name(
+    scope: Scope, notebook: Mapping[str, Any], parameters: Collection[str]
+) -> list[str]:
+    """Name the parameters of the run that the cell uses as if they were variables, sorted.
+
+    A builtin is none, nor is a name that the cell may bind in a way that the compiler cannot see,
+    unless the notebook has it too.
+    """
+    used = scope.used & frozenset(parameters) - PROVIDED
+    if scope.star_import:
+        return []
+    own = used if scope.used & _BINDS_ANY_NAME else scope.bound | vars(builtins).keys()
+    return sorted(name for name in used if name in notebook or name not in own)
+
+
+def parameter_remedy(name: str, notebook: Mapping[str, Any]) -> str:
+    """Say in one sentence how the cell reads a parameter."""
+    other = f", or add --input {name} for the notebook's own" if name in notebook else ""
+    return f'`{name}` is a value of `--set`: write `params["{name}"]` in the cell{other}'
+
+
 def remedy(names: Sequence[str], notebook: Mapping[str, Any]) -> str:
     """Say in one sentence how these names of the notebook, one at least, get into the run."""
     modules = [name for name in names if isinstance(notebook[name], types.ModuleType)]
@@ -102,6 +126,8 @@ def _what_is_wrong(source: str, error: SyntaxError) -> str:
     number = error.lineno or 1
     lines = source.splitlines()
     line = lines[number - 1].strip() if number <= len(lines) else ""
+    if re.match(r"%matplotlib\s+inline\b", line):
+        return f"line {number} `{line}`: leave it out, a run shows figures without it"
     if _MAGIC_LINE.match(line):
         return (
             f"line {number} `{line}`: %, ! and ? lines belong to the notebook and do not work in "

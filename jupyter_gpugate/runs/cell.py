@@ -5,35 +5,44 @@ the interpreter of the notebook's kernel: a single file, standard library only, 
 later.  Events go as JSON lines to the pipe ``GPUGATE_EVENTS_FD``; what the cell prints stays on
 stdout and stderr.  Exit code 0: the cell ended; 1: after an ``error`` event; else the cell's own.
 
-A process that the cell starts by spawn or forkserver imports this file as ``__mp_main__`` and runs
-the cell as far as its definitions go: up to the first episode, or the first process it would start.
+A process that the cell starts by spawn or forkserver imports this file as ``__mp_main__`` and
+executes of the cell what it asks for: `Definitions`.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
+import atexit
 import base64
 import builtins
 import contextlib
+import dis
+import functools
+import gc
 import importlib.abc
 import importlib.machinery
 import inspect
 import io
 import json
 import mmap
+import operator
 import os
 import pickle
 import re
 import runpy
+import select
 import sys
 import threading
 import time
 import tokenize
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import weakref
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Optional
+from typing import Any, BinaryIO, NoReturn, Optional
 
 PROTOCOL = 5
 POLL_S = 0.05  # between two looks at whether the other workers have come to their end
@@ -93,17 +102,19 @@ class Attempt:
         with tokenize.open(self.cell) as file:  # honours a coding line, as Python itself does
             return file.read()
 
-    def names(self, episodes: object) -> dict[str, Any]:
-        """Return what the run gives to the cell: its own four names and the inputs."""
-        given = {name: parsed(text) for name, text in self.launch["parameters"].items()}
-        names = {
+    def own_names(self, episodes: object) -> dict[str, Any]:
+        """Return the four names that every cell has."""
+        return {
             "episodes": episodes,
             "worker": self.worker,
             "workers": self.workers,
-            "params": given,
+            "params": {name: parsed(text) for name, text in self.launch["parameters"].items()},
         }
-        inputs = self.run / "inputs"
-        return {**names, **{name: load_input(inputs, name) for name in self.launch["inputs"]}}
+
+    def names(self, episodes: object) -> dict[str, Any]:
+        """Return what the run gives to the cell: its own four names and the inputs."""
+        inputs = {name: load_input(self.run / "inputs", name) for name in self.launch["inputs"]}
+        return {**self.own_names(episodes), **inputs}
 
 
 def parsed(text: Any) -> Any:
@@ -765,6 +776,338 @@ def _at_most(number: str, unit: str) -> float:
     return (float(number) + (0.005 if "." in number else 0)) * _UNITS.get(unit, 1)
 
 
+# -- what a started process repeats of the cell ----------------------------------------------------
+
+_READS = frozenset(
+    {"LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS", "DELETE_NAME", "DELETE_GLOBAL"}
+)
+_RUN_IN_PLACE = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+#: With one of these a function may read any name.
+_READS_ANY_NAME = frozenset({"globals", "locals", "vars", "eval", "exec"})
+#: Calls that change nothing in the process that makes them.
+_ONLY_TELLS = frozenset(
+    {"print", "display", "debug", "info", "warning", "error", "critical", "log"}
+)
+#: Functions of modules that change the state of this process alone.  The start method is left out:
+#: a started process has it already, and setting it twice is an error.
+_SETTING = re.compile(
+    r"(?!set_start_method)(set|use|enable|disable|register|configure|setup|install|seed|filter)(_\w+)?"
+    r"|\w*seed(_all|_everything)?|basicConfig|dictConfig|fileConfig|\w+_logging|config|simplefilter"
+    r"|filterwarnings|captureWarnings|setLevel|addHandler|load_dotenv|chdir|umask|addsitedir"
+    r"|insert|append|extend|update|setdefault"
+)
+#: Calls that are repeated without a word: they compute a small value from their arguments.
+_COMPUTES = frozenset(
+    {"Counter", "Enum", "Fraction", "Decimal", "IntEnum", "Lock", "NewType", "Path", "PurePath"}
+    | {"Random", "RLock", "SimpleNamespace", "TypeVar", "array", "arange", "compile", "count"}
+    | {"defaultdict", "default_rng", "deque", "device", "dict", "environ", "field", "float"}
+    | {"format", "frozenset", "get", "getLogger", "getcwd", "getenv", "int", "is_available", "join"}
+    | {"len", "linspace", "list", "lower", "max", "min", "namedtuple", "ones", "partial", "range"}
+    | {"set", "sorted", "split", "str", "strip", "sum", "tensor", "time", "timedelta", "tuple"}
+    | {"uname", "upper", "zeros", "zip", "cpu_count", "device_count", "get_context", "local"}
+)
+_PLAIN: tuple[type, ...] = (
+    *(ast.Constant, ast.Tuple, ast.UnaryOp, ast.BinOp, ast.BoolOp, ast.Compare, ast.IfExp),
+    *(ast.JoinedStr, ast.FormattedValue, ast.Subscript, ast.operator, ast.unaryop, ast.boolop),
+    *(ast.cmpop, ast.expr_context),
+)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_TRIES: tuple[type, ...] = tuple(getattr(ast, n) for n in ("Try", "TryStar") if hasattr(ast, n))
+
+
+class Part:
+    """One statement of a cell, and what it reads, binds and changes of the cell's own names."""
+
+    def __init__(self, node: ast.stmt, around: Sequence[ast.expr], code: types.CodeType) -> None:
+        self.node = node
+        self.binds: set[str] = set()
+        self.makes: set[str] = set()  # by `global`, once the function is called
+        self.now: set[str] = set()  # read when the statement is executed
+        self.later: set[str] = set()  # read by functions in it
+        self._take(code, in_function=False, in_class=False)
+        self.now |= {n.id for test in around for n in ast.walk(test) if isinstance(n, ast.Name)}
+        self.later |= _annotated(node)
+        self.stores = {_root(n) for n in _outside_functions(node) if _is_store(n)} - {""}
+        calls = [n for n in _outside_functions(node) if isinstance(n, ast.Call)]
+        self.calls = [call for call in calls if _called(call) not in _ONLY_TELLS]
+        self.passes = {name for call in self.calls for name in _passed(call)}
+        self.is_import = isinstance(node, _IMPORTS)
+        self.is_definition = isinstance(node, _DEFINITIONS)
+
+    def _take(self, code: types.CodeType, *, in_function: bool, in_class: bool) -> None:
+        for step in dis.get_instructions(code):
+            inner = step.argval
+            if isinstance(inner, types.CodeType):
+                is_function = bool(inner.co_flags & inspect.CO_NEWLOCALS)
+                is_function = is_function and inner.co_name not in _RUN_IN_PLACE
+                self._take(inner, in_function=in_function or is_function, in_class=not is_function)
+            elif step.opname in _READS:
+                (self.later if in_function else self.now).add(inner)
+            elif step.opname == "STORE_GLOBAL":
+                (self.makes if in_function else self.binds).add(inner)
+            elif step.opname == "STORE_NAME" and not in_class:
+                self.binds.add(inner)
+
+    def sets(self, modules: set[str]) -> bool:
+        """Whether it changes a setting of this process, in a module that the cell imports."""
+        simple = (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Delete, ast.Expr)
+        if not isinstance(self.node, simple):
+            return False
+        if self.stores and self.stores <= modules:
+            return True
+        value = getattr(self.node, "value", None)
+        if not isinstance(value, ast.Call) or not self.binds <= {"_"}:
+            return False
+        return bool(_SETTING.fullmatch(_called(value))) and _origin(value) in modules
+
+
+def _is_store(node: ast.AST) -> bool:
+    is_place = isinstance(node, (ast.Attribute, ast.Subscript))
+    return is_place and not isinstance(getattr(node, "ctx", None), ast.Load)
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a statement's nodes but for the bodies of functions, which only a call executes."""
+    todo = [node]
+    while todo:
+        inner = todo.pop()
+        yield inner
+        if isinstance(inner, _FUNCTIONS):
+            todo += [*getattr(inner, "decorator_list", ()), *inner.args.defaults]
+            todo += [default for default in inner.args.kw_defaults if default is not None]
+        else:
+            todo += ast.iter_child_nodes(inner)
+
+
+def _origin(node: ast.AST) -> str:
+    """Return the name that a chain of attributes, items and calls begins with, or ""."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call, ast.Starred)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _passed(call: ast.Call) -> set[str]:
+    """Name the objects that a call may change: its own one and its arguments."""
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    own = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+    return {_origin(node) for node in (*own, *arguments)} - {""}
+
+
+def _annotated(node: ast.AST) -> set[str]:
+    """Name what annotations mention; as text they are no part of the code."""
+    found: set[str] = set()
+    for inner in ast.walk(node):
+        for written in (getattr(inner, "annotation", None), getattr(inner, "returns", None)):
+            for name in ast.walk(written) if written is not None else ():
+                if isinstance(name, ast.Name):
+                    found.add(name.id)
+                elif isinstance(name, ast.Constant) and isinstance(name.value, str):
+                    found |= set(re.findall(r"[^\W\d]\w*", name.value))
+    return found
+
+
+def _leaves(
+    body: Sequence[ast.stmt], around: tuple[ast.expr, ...] = ()
+) -> Iterator[tuple[ast.stmt, tuple[ast.expr, ...]]]:
+    """Yield the statements of a cell, those under `if` and `try` one by one, with their tests."""
+    for node in body:
+        if isinstance(node, ast.If):
+            yield from _leaves([*node.body, *node.orelse], (*around, node.test))
+        elif isinstance(node, _TRIES):
+            tried: Any = node
+            kinds = tuple(handler.type for handler in tried.handlers if handler.type is not None)
+            caught = [statement for handler in tried.handlers for statement in handler.body]
+            every = [*tried.body, *caught, *tried.orelse, *tried.finalbody]
+            yield from _leaves(every, (*around, *kinds))
+        else:
+            yield node, around
+
+
+def _only(body: Sequence[ast.stmt], chosen: set[ast.stmt]) -> list[ast.stmt]:
+    """Return a block with nothing but the chosen statements, and the `if` and `try` they are in."""
+    kept: list[ast.stmt] = []
+    for node in body:
+        if not isinstance(node, (ast.If, *_TRIES)):
+            kept += [node] if node in chosen else []
+        elif any(leaf in chosen for leaf, _ in _leaves([node])):
+            kept.append(_thinned(node, chosen))
+    return kept
+
+
+def _thinned(node: Any, chosen: set[ast.stmt]) -> ast.stmt:
+    fields = {name: getattr(node, name) for name in node._fields}
+    nothing = ast.copy_location(ast.Pass(), node)
+    fields["body"] = _only(node.body, chosen) or [nothing]
+    fields["orelse"] = _only(node.orelse, chosen)
+    if not isinstance(node, ast.If):
+        fields["finalbody"] = _only(node.finalbody, chosen)
+        fields["handlers"] = [
+            ast.copy_location(
+                ast.ExceptHandler(each.type, each.name, _only(each.body, chosen) or [nothing]), each
+            )
+            for each in node.handlers
+        ]
+    made: ast.stmt = ast.copy_location(type(node)(**fields), node)
+    return made
+
+
+class Outline:
+    """A cell's statements, and which of them a function or a class of the cell rests on.
+
+    Imports, settings and definitions are always among them, whatever else a process needs: they
+    are cheap, and other modules may count on them.  Anything else is there for a name that is read.
+    A statement that may change an object counts as one that makes it.
+    """
+
+    def __init__(self, source: str, path: str) -> None:
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        self.tree: Any = compile(source, path, "exec", flags | ast.PyCF_ONLY_AST, dont_inherit=True)
+        self._path, self._flags = path, flags | _future_flags(self.tree)
+        leaves = list(_leaves(self.tree.body))
+        self.parts = [Part(leaf, around, self.code([leaf])) for leaf, around in leaves]
+        self.modules = {name for part in self.parts if part.is_import for name in part.binds}
+        definitions = [part for part in self.parts if part.is_definition]
+        self._defined = {name for part in definitions for name in part.binds}
+        self._classes = {
+            part.node.name for part in definitions if isinstance(part.node, ast.ClassDef)
+        }
+        self._aliases = self._all_aliases()
+        self.steady = self._unchangeable()
+        for part in self.parts:
+            for name in self._made_by_calls(part):
+                part.binds |= name
+        self.settings = {part for part in self.parts if part.sets(self.modules)}
+        self.always = self._always()
+
+    def code(self, body: list[ast.stmt]) -> types.CodeType:
+        """Compile some statements, with the cell's own `from __future__`."""
+        tree = ast.Module(body, type_ignores=[])
+        made: types.CodeType = compile(tree, self._path, "exec", self._flags, dont_inherit=True)
+        return made
+
+    def needed(self, name: str) -> tuple[set[Part], set[str]]:
+        """Return what makes ``name`` as its functions see it, and every name that is read there."""
+        chosen = set(self.always)
+        todo = [name, *(read for part in chosen for read in part.now)]
+        # A definition that is only made, not called, reads nothing in its body yet.
+        seen: set[str] = set()
+        while todo:
+            one = todo.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            for part in self.parts:
+                if self._makes(part, one):
+                    chosen.add(part)
+                    todo += part.now | part.later
+        if seen & _READS_ANY_NAME:
+            return set(self.parts), seen
+        return chosen, seen
+
+    def is_quiet(self, part: Part) -> bool:
+        """Whether it may be repeated without a word."""
+        if part.is_import or part.is_definition or part in self.settings:
+            return True
+        if isinstance(part.node, (ast.With, ast.AsyncWith, ast.For, ast.AsyncFor, ast.While)):
+            return False
+        return all(_called(call) in _COMPUTES | self._classes for call in part.calls)
+
+    def _makes(self, part: Part, name: str) -> bool:
+        if name in part.binds:
+            return True
+        changed = part.stores if name in self.steady else part.stores | part.passes
+        return name in changed or any(self._aliases.get(one, "") == name for one in changed)
+
+    def _unchangeable(self) -> set[str]:
+        """Names of modules, functions, classes, and of values that no call can change."""
+        plain = {"params", "worker", "workers"}
+        other: set[str] = set()
+        for part in self.parts:
+            value = getattr(part.node, "value", None)
+            nodes = list(ast.walk(value)) if isinstance(value, ast.expr) else [part.node]
+            is_plain = all(
+                node.id in plain - other if isinstance(node, ast.Name) else isinstance(node, _PLAIN)
+                for node in nodes
+            )
+            (plain if is_plain else other).update(part.binds)
+        return plain - other | self.modules | self._defined
+
+    def _all_aliases(self) -> dict[str, str]:
+        """Map a name to the object that it is a part of: `layer = model.fc`, `for x in xs`."""
+        found: dict[str, str] = {}
+        for part in self.parts:
+            for node in _outside_functions(part.node):
+                if isinstance(node, ast.Assign) and not isinstance(node.value, ast.Call):
+                    pairs = [(target, node.value) for target in node.targets]
+                elif isinstance(node, (ast.For, ast.AsyncFor)):
+                    pairs = [(node.target, node.iter)]
+                else:
+                    continue
+                for target, value in pairs:
+                    for name in _stored(target):
+                        found.setdefault(name, _origin(value))
+        return found
+
+    def _made_by_calls(self, part: Part) -> Iterator[set[str]]:
+        """Yield what functions of the cell that this statement calls bind by `global`."""
+        for other in self.parts:
+            if other.is_definition and other.makes and other.binds & part.now and part.calls:
+                yield other.makes
+
+    def _always(self) -> set[Part]:
+        cheap = self.modules | self.steady
+        for part in self.parts:
+            if self.is_quiet(part):
+                cheap |= part.binds
+        every = set(self.settings)
+        for part in self.parts:
+            own = {name for other in self.parts for name in other.binds} & part.now
+            if part.is_import or (part.is_definition and own <= cheap):
+                every.add(part)
+        return every
+
+
+def _future_flags(tree: ast.Module) -> int:
+    imports = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
+    names = [alias.name for node in imports for alias in node.names]
+    flags: list[int] = [getattr(__future__, n).compiler_flag for n in names if n in dir(__future__)]
+    return functools.reduce(operator.or_, flags, 0)
+
+
+# -- what a kernel has and a bare interpreter has not ----------------------------------------------
+
+
+def speak_utf8() -> None:
+    """Let what is printed be UTF-8 whatever the locale says, as a notebook's output is."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def be_without_keyboard() -> None:
+    """Let whoever asks for input hear why there is none."""
+    ask, stdin = input, sys.stdin
+
+    def no_keyboard(prompt: object = "", *_: object, **__: object) -> str:
+        if sys.stdin is not stdin:  # the cell has put something in its place
+            return ask(prompt)
+        asked = f" to answer `{str(prompt).strip()[:80]}`" if str(prompt).strip() else ""
+        raise EOFError(f"runs have no keyboard{asked}: give the value by --input or --set")
+
+    def no_password(*_: object, **__: object) -> str:
+        raise EOFError("runs have no keyboard: set the secret in the notebook's `os.environ`")
+
+    def no_debugger(*_: object, **__: object) -> None:
+        raise RuntimeError("runs have no keyboard for a debugger: take `breakpoint()` out")
+
+    builtins.input = no_keyboard
+    AfterImport({"getpass": lambda module: setattr(module, "getpass", no_password)})
+    if not os.environ.get("PYTHONBREAKPOINT"):
+        sys.breakpointhook = no_debugger
+
+
 # -- running the cell ------------------------------------------------------------------------------
 
 
@@ -788,15 +1131,25 @@ def _ends_quietly(source: str) -> bool:
     return bool(words) and words[-1] == ";"
 
 
-def execute(codes: Sequence[types.CodeType], namespace: dict[str, Any]) -> None:
-    """Run the compiled cell; only one that awaits at its top level gets an event loop."""
-    if any(code.co_flags & inspect.CO_COROUTINE for code in codes):
-        import asyncio
+def execute(codes: Sequence[types.CodeType], namespace: dict[str, Any]) -> Any:
+    """Run the compiled cell; only one that awaits at its top level gets an event loop.
 
-        asyncio.run(_awaited(codes, namespace))
-        return
-    for code in codes:
-        exec(code, namespace)  # noqa: S102 - running the user's cell is the purpose
+    Return that loop: tasks that the cell has left in it may not have ended yet.
+    """
+    if not any(code.co_flags & inspect.CO_COROUTINE for code in codes):
+        for code in codes:
+            exec(code, namespace)  # noqa: S102 - running the user's cell is the purpose
+        return None
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(_awaited(codes, namespace))
+    except BaseException:
+        end_tasks(loop, 0.0)
+        raise
+    return loop
 
 
 async def _awaited(codes: Sequence[types.CodeType], namespace: dict[str, Any]) -> None:
@@ -804,6 +1157,28 @@ async def _awaited(codes: Sequence[types.CodeType], namespace: dict[str, Any]) -
         value = eval(code, namespace)  # noqa: S307 - as above
         if code.co_flags & inspect.CO_COROUTINE:
             await value
+
+
+def end_tasks(loop: Any, patience_s: float) -> list[str]:
+    """Let the tasks of a loop end by themselves, cancel the rest, and return the names of those."""
+    import asyncio
+
+    def unfinished(timeout_s: float) -> Any:
+        tasks = asyncio.all_tasks(loop)
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=timeout_s))
+        return asyncio.all_tasks(loop)
+
+    left = unfinished(patience_s)
+    for task in left:
+        task.cancel()
+    unfinished(1.0)
+    with contextlib.suppress(Exception):
+        loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), 1.0))
+    asyncio.set_event_loop(None)
+    with contextlib.suppress(RuntimeError):  # a task that takes no cancellation still runs
+        loop.close()
+    return sorted(task.get_coro().__qualname__ for task in left)
 
 
 def show(events: Events, **fields: object) -> None:
@@ -820,9 +1195,9 @@ class PlainShell:
     def __init__(self, events: Events) -> None:
         self._events = events
 
-    def run(self, codes: Sequence[types.CodeType], namespace: dict[str, Any]) -> None:
+    def run(self, codes: Sequence[types.CodeType], namespace: dict[str, Any]) -> Any:
         sys.displayhook = self._show
-        execute(codes, namespace)
+        return execute(codes, namespace)
 
     def traceback(self, error: BaseException, frames: Optional[types.TracebackType]) -> list[str]:
         return traceback.format_exception(type(error), error, frames)
@@ -831,6 +1206,31 @@ class PlainShell:
         if value is not None:
             data = {"text/plain": repr(value)}
             show(self._events, data=data, metadata={}, transient={}, update=False, result=True)
+
+
+#: Magics of kernels alone that are about their page: a run passes over them.
+_PAGE_MAGICS = ("autosave", "clear", "connect_info", "less", "man", "more", "qtconsole", "subshell")
+
+
+def with_kernel_magics(shell: Any) -> Any:
+    """Give a shell the line magics that a kernel has beyond IPython's own."""
+
+    def store(line: str) -> Any:
+        shell.extension_manager.load_extension("storemagic")
+        return shell.run_line_magic("store", line)
+
+    for name in _PAGE_MAGICS:
+        shell.register_magic_function(lambda _line: None, "line", name)
+    shell.register_magic_function(store, "line", "store")
+    return shell
+
+
+def without_windows(_shell: object, gui: Optional[str] = None) -> None:
+    """Refuse the event loops of windows; figures that are shown inline ask for none."""
+    if gui not in (None, "inline", "asyncio"):
+        raise RuntimeError(
+            f"runs have no screen for windows of `{gui}`: use `inline`, or save figures to files"
+        )
 
 
 def ipython_shell(module: types.ModuleType, events: Events) -> Any:
@@ -876,11 +1276,13 @@ def ipython_shell(module: types.ModuleType, events: Events) -> Any:
         def init_virtualenv(self) -> None:
             pass  # sys.path is the kernel's, to the letter
 
-        def run(self, codes: Sequence[types.CodeType], namespace: dict[str, Any]) -> None:
+        enable_gui = without_windows
+
+        def run(self, codes: Sequence[types.CodeType], namespace: dict[str, Any]) -> Any:
             with self.builtin_trap, self.display_trap:
                 self.events.trigger("pre_execute")
                 try:
-                    execute(codes, namespace)
+                    return execute(codes, namespace)
                 finally:
                     self.events.trigger("post_execute")  # open figures are shown here
 
@@ -902,7 +1304,7 @@ def ipython_shell(module: types.ModuleType, events: Events) -> Any:
 def shell_for(module: types.ModuleType, events: Events) -> Any:
     """Return IPython's shell where this interpreter has a working one, else a plain one."""
     try:
-        return ipython_shell(module, events)
+        return with_kernel_magics(ipython_shell(module, events))
     except ImportError:
         return PlainShell(events)
     except Exception as error:  # noqa: BLE001 - a broken profile must not end the run
@@ -958,11 +1360,25 @@ def _own_frames(frames: Optional[types.TracebackType], cell: str) -> Optional[ty
     return kept
 
 
+def advise(error: BaseException, attempt: Attempt) -> None:
+    """Add to an error what to do, where the difference between notebook and run has caused it."""
+    text = ""
+    if isinstance(error, NameError):
+        name = re.search(r"'(\w+)'", str(error))
+        if name is not None and name[1] in attempt.launch["parameters"]:
+            text = f'{error}; the values of `--set` are in `params`: `params["{name[1]}"]`'
+    elif type(error).__name__ == "BdbQuit" and not str(error):
+        text = "runs have no keyboard for a debugger"
+    if text:
+        error.args = (text,)
+
+
 def tell_error(error: BaseException, shell: Any, attempt: Attempt, events: Events) -> None:
     """Send what ended the cell, with its own lines; stderr gets it too, as of any program."""
     found = oom(error, attempt)
     if found is not None:
         events.send("oom", **found)
+    advise(error, attempt)
     text = _said(error)
     lines = [text]
     with contextlib.suppress(Exception):  # there may be no memory left to read the source with
@@ -976,6 +1392,154 @@ def tell_error(error: BaseException, shell: Any, attempt: Attempt, events: Event
     evalue = text.partition(": ")[2]
     lines = [line.rstrip("\n") for line in lines]
     events.send("error", ename=type(error).__name__, evalue=evalue, traceback=lines)
+
+
+# -- from the end of the cell to the end of its process --------------------------------------------
+
+IDLE_S = 3.0  # what the cell has left running is ended when it has done nothing for so long,
+MOST_S = 60.0  # or when it is at work for so long
+HANDLERS_IDLE_S = 10.0  # the same of exit handlers, which may have results to upload
+HANDLERS_MOST_S = 600.0
+BUSY = 0.01  # of a core: beyond that a process counts as at work
+
+
+class Activity:
+    """Tells when processes have done nothing for long enough, or have been at work for too long."""
+
+    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
+        self._pids = pids
+        self._began = self._busy_at = self._looked_at = time.monotonic()
+        self._used = self._cpu_s()
+
+    def is_over(self, idle_s: float, most_s: float) -> bool:
+        """Tell so; to be asked several times a second."""
+        now = time.monotonic()
+        if now - self._looked_at >= 1.0:
+            used = self._cpu_s()
+            if used - self._used > BUSY * (now - self._looked_at):
+                self._busy_at = now
+            self._looked_at, self._used = now, used
+        return now - self._busy_at >= idle_s or now - self._began >= most_s
+
+    def _cpu_s(self) -> float:
+        ticks = 0
+        for pid in self._pids():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+                ticks += int(fields[11]) + int(fields[12])
+        return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def leave(code: object, loop: Any, events: Events) -> NoReturn:
+    """End this process as an interpreter ends, but wait for nothing that does not end by itself.
+
+    A kernel goes on after a cell, and with it the threads, tasks and processes that the cell has
+    left.  A run ends: they may finish what they are at, and the card names those that did not.
+    """
+    status = code if isinstance(code, int) else int(code is not None)
+    everybody = Activity(_descendants)
+    guard = threading.Thread(target=_guard, args=(everybody, status, events), daemon=True)
+    guard.start()
+    if loop is not None:
+        _warn_of(events, [f"task `{name}`" for name in end_tasks(loop, IDLE_S)], "await")
+    # These wake the threads of executors that have nothing to do, and wait for the others.
+    wake = list(getattr(threading, "_threading_atexits", ()))
+    threading.Thread(target=lambda: [call() for call in reversed(wake)], daemon=True).start()
+    left = _left_after(_threads, events)
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and not left:
+        with contextlib.suppress(Exception):
+            util._run_finalizers(0)  # noqa: SLF001 - as at an exit: managers and pools end
+    left += _left_after(_processes, events)
+    if not left:
+        sys.exit(code)  # type: ignore[arg-type]
+    _warn_of(events, left, "join")
+    children: Any = getattr(sys.modules.get("multiprocessing.process"), "_children", set())
+    children.difference_update([child for child in set(children) if not child.daemon])
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()  # noqa: SLF001
+    if status and not isinstance(code, int):
+        print(code, file=sys.stderr)  # noqa: T201 - as `sys.exit` does
+    end_at_once(status)
+
+
+def _left_after(look: Callable[[], dict[str, int]], events: Events) -> list[str]:
+    """Wait for threads or processes; return the names of those that did not end."""
+    activity = Activity(lambda: [pid for pid in look().values() if pid])
+    is_told = False
+    began = time.monotonic()
+    while True:
+        left = look()
+        if not left or activity.is_over(IDLE_S, MOST_S):
+            return sorted(left)
+        if not is_told and time.monotonic() - began > IDLE_S + 1:
+            is_told = True
+            events.warn(
+                f"the cell has ended, but {_listed(sorted(left))} is still at work: the run waits "
+                f"until that ends, {MOST_S:.0f} s at most"
+            )
+        time.sleep(POLL_S)
+
+
+def _threads() -> dict[str, int]:
+    main = threading.main_thread()
+    every = [thread for thread in threading.enumerate() if thread is not main]
+    return {f"thread `{thread.name}`": 0 for thread in every if not thread.daemon}
+
+
+def _processes() -> dict[str, int]:
+    children = getattr(sys.modules.get("multiprocessing.process"), "_children", ())
+    living = [child for child in set(children) if not child.daemon and child.is_alive()]
+    return {f"process `{child.name}`": child.pid for child in living}
+
+
+def _descendants() -> list[int]:
+    found = [os.getpid()]
+    for pid in found:  # grows meanwhile
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, path.read_bytes().split())
+    return found[1:]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""  # noqa: PLR2004
+    return ", ".join(names[:3]) + more
+
+
+def _warn_of(events: Events, left: Sequence[str], remedy: str) -> None:
+    if left:
+        events.warn(
+            f"the cell ended without {_listed(left)}, which the end of the run has stopped: "
+            f"{remedy} it in the cell if its work is needed"
+        )
+
+
+def _guard(everybody: Activity, status: int, events: Events) -> None:
+    """End the process where an exit handler, or anything else on the way out, never returns."""
+    while not everybody.is_over(HANDLERS_IDLE_S, HANDLERS_MOST_S):
+        time.sleep(10 * POLL_S)
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
+    where = traceback.extract_stack(frame)[-1] if frame is not None else None
+    place = f" in `{where.name}` ({where.filename}, line {where.lineno})" if where else ""
+    events.warn(f"the cell had ended, but its interpreter did not end{place}: it was stopped")
+    end_at_once(status)
+
+
+def end_at_once(status: int) -> NoReturn:
+    """Write what is buffered, and end this process without waiting for its threads."""
+    writer = threading.Thread(target=_flush_files, daemon=True)
+    writer.start()
+    writer.join(2.0)  # a thread may hold the lock of a file for ever
+    os._exit(status & 0xFF)
+
+
+def _flush_files() -> None:
+    kinds = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+    every = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
+    for file in sorted(every, key=lambda thing: not isinstance(thing, io.TextIOWrapper)):
+        with contextlib.suppress(Exception):
+            file.flush()
 
 
 # -- a worker from its start to its end ------------------------------------------------------------
@@ -1021,14 +1585,15 @@ def hand_back(attempt: Attempt, name: str, namespace: Mapping[str, Any]) -> None
         ) from error
 
 
-def run_worker(attempt: Attempt, events: Events) -> object:
-    """Run the cell as ``__main__``; return what `sys.exit` takes."""
+def run_worker(attempt: Attempt, events: Events) -> tuple[object, Any]:
+    """Run the cell as ``__main__``; return what `sys.exit` takes, and the cell's event loop."""
     module = types.ModuleType("__main__")
     module.__file__ = attempt.cell
     sys.modules["__main__"] = module
     if "__mp_main__" in sys.modules:
         sys.modules["__mp_main__"] = module
     shell: Any = PlainShell(events)
+    loop = None
     try:
         follow_imports(attempt, events.warn)
         codes = compiled(attempt.source(), attempt.cell)
@@ -1036,41 +1601,104 @@ def run_worker(attempt: Attempt, events: Events) -> object:
         episodes = Episodes(attempt, events, resumable(attempt, events))
         module.__dict__.update(attempt.names(episodes))
         try:
-            shell.run(codes, module.__dict__)
+            loop = shell.run(codes, module.__dict__)
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
-                return leaving.code
+                return leaving.code, loop
         episodes.close()
         write_outputs(attempt, module.__dict__, events)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the run's end and its news
         tell_error(error, shell, attempt, events)
-        return 1
+        return 1, loop
     finally:
         tell_torch_memory(attempt, events)
-    return 0
+    return 0, loop
 
 
 def follow_imports(attempt: Attempt, warn: Callable[[str], None]) -> None:
     """Act when the cell imports torch or starts to use processes, never before."""
-    here = str(Path(__file__).absolute())
-
-    def point_children_here(spawn: Any) -> None:
-        original = spawn.get_preparation_data
-
-        def get_preparation_data(name: str) -> Any:
-            data = original(name)
-            if data.get("init_main_from_path") == attempt.cell:
-                data["init_main_from_path"] = here
-            return data
-
-        spawn.get_preparation_data = get_preparation_data
-
     AfterImport(
         {
-            "multiprocessing.spawn": point_children_here,
+            **{f"{name}.spawn": functools.partial(point_children_here, attempt) for name in _FORKS},
+            **{f"{name}.pool": end_broken_pools for name in _FORKS[:2]},
             "torch.cuda": lambda cuda: cap_torch(cuda, attempt, warn),
         }
     )
+
+
+# -- processes that the cell starts ----------------------------------------------------------------
+
+#: The standard library's module, and those that were made of it and start processes in its way.
+_FORKS = (
+    "multiprocessing",
+    "multiprocess",
+    "joblib.externals.loky.backend",
+    "loky.backend",
+)
+
+
+def point_children_here(attempt: Attempt, spawn: Any) -> None:
+    """Let a started process import this file where it would execute the cell's."""
+    original = spawn.get_preparation_data
+    here = str(Path(__file__).absolute())
+
+    def get_preparation_data(*args: Any, **options: Any) -> Any:
+        data = original(*args, **options)
+        if data.get("init_main_from_path") == attempt.cell:
+            data["init_main_from_path"] = here
+        return data
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+def end_broken_pools(module: Any) -> None:
+    """Let a pool whose workers end as soon as they begin fail, instead of starting them for ever.
+
+    Twice as many workers as the pool has, with nothing done in between, are enough to tell.
+    """
+    pools: Any = weakref.WeakSet()
+    kind: Any = module.Pool
+    begin, join_exited = kind.__init__, kind._join_exited_workers  # noqa: SLF001
+
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+        begin(self, *args, **options)
+        pools.add(self)
+
+    def _join_exited_workers(workers: list[Any]) -> Any:
+        codes = [code for code in [worker.exitcode for worker in workers] if code]
+        cleaned = join_exited(workers)
+        for pool in [pool for pool in list(pools) if pool._pool is workers] if codes else ():  # noqa: SLF001
+            jobs = dict(pool._cache)  # noqa: SLF001
+            done = {key: _progress(job) for key, job in jobs.items()}
+            before, ends = vars(pool).get("_gpugate_ends", (done, 0))
+            ends = (ends if before == done else 0) + len(codes)
+            if jobs and ends >= 2 * max(2, pool._processes):  # noqa: SLF001
+                _fail_jobs(jobs.values(), codes[0])
+                ends = 0
+            pool._gpugate_ends = (done, ends)  # noqa: SLF001
+        return cleaned
+
+    kind.__init__, kind._join_exited_workers = __init__, staticmethod(_join_exited_workers)  # noqa: SLF001
+
+
+def _progress(job: Any) -> tuple[object, ...]:
+    return tuple(vars(job).get(name) for name in ("_number_left", "_index"))
+
+
+def _fail_jobs(jobs: Iterable[Any], code: int) -> None:
+    how = f"exit code {code}" if code > 0 else f"signal {-code}"
+    error = RuntimeError(
+        f"the processes of this pool end before they do any work ({how}); "
+        "their own errors are in the output"
+    )
+    for job in jobs:
+        if hasattr(job, "_items"):  # of `imap`: whoever waits for the next item gets this one
+            with job._cond:  # noqa: SLF001
+                job._items.append((False, error))  # noqa: SLF001
+                job._cond.notify()  # noqa: SLF001
+        else:
+            while not job.ready():  # each chunk of a `map`
+                job._set(0, (False, error))  # noqa: SLF001
 
 
 class _EndOfDefinitions(BaseException):
@@ -1094,41 +1722,162 @@ class _NoEpisodes:
         raise _EndOfDefinitions
 
 
+#: How multiprocessing refuses to start a process from one that is being set up, or of a pool.
+_STARTS_A_PROCESS = re.compile("bootstrapping phase|daemonic processes")
+
+
+class Definitions:
+    """Gives a started process what it asks the cell for, and executes no more of it than that.
+
+    It is the ``__getattr__`` of the process's ``__main__``.  The first name that is asked for, as
+    by a pickled function, brings imports, settings and definitions along; each name brings the
+    statements that it rests on.  Every statement is executed once.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._outline: Optional[Outline] = None
+        self._inputs = set(attempt.launch["inputs"])
+        self._done: set[Part] = set()
+        self._is_at_end = False  # of the definitions, where the whole cell is executed
+        self._lock = threading.RLock()
+
+    def __call__(self, name: str) -> object:
+        """Return a name of the cell."""
+        namespace = sys.modules["__mp_main__"].__dict__
+        if not (name.startswith("__") and name.endswith("__")):
+            with self._lock, _starting_no_process():
+                self._define(name, namespace)
+        if name not in namespace:
+            raise AttributeError(f"the cell has no `{name}` for a process that it started")
+        return namespace[name]
+
+    def _define(self, name: str, namespace: dict[str, Any]) -> None:
+        if self._outline is None:
+            self._outline = Outline(self._attempt.source(), self._attempt.cell)
+        outline = self._outline
+        chosen, names = outline.needed(name)
+        for given in sorted(self._inputs & names):
+            self._inputs.discard(given)
+            namespace[given] = load_input(self._attempt.run / "inputs", given)
+        todo = chosen - self._done
+        self._done |= todo
+        leaves = {part.node: part for part in todo}
+        repeated: list[Part] = []
+        for statement in _only(outline.tree.body, set(leaves)):
+            parts = [leaves[leaf] for leaf, _ in _leaves([statement]) if leaf in leaves]
+            if not self._is_at_end or all(p.is_import or p.is_definition for p in parts):
+                repeated += parts if self._is_executed(statement, parts, namespace) else []
+        self._say_what_is_repeated(repeated)
+
+    def _is_executed(
+        self, statement: ast.stmt, parts: Sequence[Part], namespace: dict[str, Any]
+    ) -> bool:
+        """Execute a statement; False where it raised."""
+        outline: Any = self._outline
+        try:
+            loop = execute([outline.code([statement])], namespace)
+            if loop is not None:
+                end_tasks(loop, 0.0)
+        except _EndOfDefinitions:
+            self._is_at_end = True
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - another name may be all that is needed
+            if _STARTS_A_PROCESS.search(str(error)):
+                self._is_at_end = True
+            elif not outline.settings.issuperset(parts):
+                self._say(
+                    f"{self._quoted(statement)} failed in a process that the cell started: "
+                    f"{_said(error)}"
+                )
+        else:
+            return True
+        return False
+
+    def _say_what_is_repeated(self, parts: Sequence[Part]) -> None:
+        outline: Any = self._outline
+        lines = [self._quoted(part.node) for part in parts if not outline.is_quiet(part)]
+        if lines:
+            more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""  # noqa: PLR2004
+            self._say(
+                f"a process that the cell started repeated {', '.join(lines[:3])}{more}, "
+                "which its function needs"
+            )
+
+    def _quoted(self, node: ast.stmt) -> str:
+        lines = self._attempt.source().splitlines()
+        return f"line {node.lineno} `{lines[node.lineno - 1].strip()[:80]}`"
+
+    def _say(self, text: str) -> None:
+        """Warn once for all processes that this worker of the run starts."""
+        digest = zlib.crc32(text.encode(errors="replace"))
+        mark = self._attempt.kept / f"said.{self._attempt.worker}.{digest:08x}"
+        with contextlib.suppress(OSError):
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            warn_from_child(text)
+
+
+@contextlib.contextmanager
+def _starting_no_process() -> Iterator[None]:
+    """Let the start of a process fail, as it does while a process is being set up."""
+    modules = [sys.modules.get(f"{name}.process") for name in _FORKS[:2]]
+    current = [module.current_process() for module in modules if module is not None]
+    ours = [process for process in current if not getattr(process, "_inheriting", False)]
+    for process in ours:
+        process._inheriting = True  # noqa: SLF001
+    try:
+        yield
+    finally:
+        for process in ours:
+            with contextlib.suppress(AttributeError):
+                del process._inheriting  # noqa: SLF001
+
+
+def warn_from_child(text: str) -> None:
+    """Send a warning by the pipe of the run's own process, or print it where that is gone."""
+    line = json.dumps({"event": "warning", "text": text}).encode() + b"\n"
+    try:
+        descriptor = os.open(os.environ["GPUGATE_EVENTS"], os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(descriptor, line[: select.PIPE_BUF])
+        finally:
+            os.close(descriptor)
+    except (KeyError, OSError):
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
 def define_in_child(target: dict[str, Any]) -> None:
-    """Fill ``target``, the ``__mp_main__`` of a started process, with the cell's definitions."""
+    """Make ``target``, the ``__mp_main__`` of a started process, give out what the cell defines."""
     here = Path(__file__).absolute()
     attempt = Attempt(here.parent, int(os.environ["GPUGATE_WORKER"]))
-    module = types.ModuleType("__mp_main__")
-    module.__file__ = str(here)  # so that this child's own children come here too
-    sys.modules["__mp_main__"] = module  # classes look up their module while they are made
-    follow_imports(attempt, lambda text: print(text, file=sys.stderr))  # noqa: T201
-    module.__dict__.update(attempt.names(_NoEpisodes(attempt)))
+    follow_imports(attempt, warn_from_child)
+    speak_utf8()
+    be_without_keyboard()
     builtins.__dict__.setdefault("display", lambda *_, **__: None)
-    try:
-        execute(compiled(attempt.source(), attempt.cell), module.__dict__)
-    except _EndOfDefinitions:
-        pass
-    except Exception as error:  # noqa: BLE001 - what was defined before it may be all that is needed
-        if "bootstrapping phase" not in str(error):  # else it only came to the start of a process
-            traceback.print_exc()
-    found = dict(module.__dict__)
+    own = attempt.own_names(_NoEpisodes(attempt))
+    # A child of this child comes here too, by the name of this file.
+    kept = {"__name__": "__mp_main__", "__file__": str(here), "__builtins__": builtins}
     target.clear()
-    target.update(found)
+    target.update(kept, **own, __getattr__=Definitions(attempt))
 
 
-def main(argv: Sequence[str]) -> object:
+def main(argv: Sequence[str]) -> NoReturn:
     """Run worker ``INDEX`` of ``ATTEMPT_DIR``."""
-    events = Events(int(os.environ.pop("GPUGATE_EVENTS_FD")))
+    descriptor = int(os.environ.pop("GPUGATE_EVENTS_FD"))
+    os.environ["GPUGATE_EVENTS"] = f"/proc/{os.getpid()}/fd/{descriptor}"
+    events = Events(descriptor)
     attempt = Attempt(Path(argv[1]), int(argv[2]))
     if attempt.launch["path"] is None:  # the interpreter's own, as for a script in this folder
         attempt.launch["path"] = ["", *(p for p in sys.path if p != str(attempt.directory))]
     sys.path[:] = attempt.launch["path"]
     sys.argv = [attempt.cell]
-    return run_worker(attempt, events)
+    speak_utf8()
+    be_without_keyboard()
+    code, loop = run_worker(attempt, events)
+    leave(code, loop, events)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))  # type: ignore[arg-type]
+    main(sys.argv)
 elif __name__ == "__mp_main__":
     # From a module of its own, as this one's names make room for the cell's.
     runpy.run_path(__file__, run_name="gpugate_worker")["define_in_child"](globals())

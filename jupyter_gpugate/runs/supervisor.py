@@ -1523,7 +1523,12 @@ class Supervisor:
         elif failed is not None:
             self._stop(self._failure(failed))
         elif limit_s is not None and now > (self.started_at or now) + limit_s:
-            self._stop({"outcome": "failed", "reason": "time_limit"})
+            late = {"outcome": "failed", "reason": "time_limit"}
+            # A cell that has ended with its outputs stored only waits for what it has left running.
+            self._stop({"outcome": "completed", "exit_code": 0} if self._is_done() else late)
+
+    def _is_done(self) -> bool:
+        return self.launch["kind"] == "cell" and all(w.has_result for w in self.workers)
 
     def _goes_on(self, now: float) -> bool:
         """Whether a completed program has left something in the background that works."""

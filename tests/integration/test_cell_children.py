@@ -1,0 +1,216 @@
+"""Processes that a cell starts: what they execute of it, and how they fail."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cell_process import CellRun, other_interpreters
+
+METHODS = ["spawn", "forkserver"]
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> CellRun:
+    """An empty cell's run; a test writes the source."""
+    return CellRun(tmp_path, "")
+
+
+#: Lines that no process can execute a second time.
+ONLY_ONCE = {
+    "the start method": "multiprocessing.set_start_method(METHOD)",
+    "a file of one's own": "file = open('own', 'x')",
+    "a folder": "os.mkdir('made')",
+    "a look at the process": "assert multiprocessing.parent_process() is None",
+    "an exit": "if multiprocessing.parent_process() is not None:\n    sys.exit('a copy')",
+    "a cluster": "other = multiprocessing.get_context(METHOD).Pool(1)",
+}
+TWO_POOLS = """
+import multiprocessing, os, sys
+METHOD = {method!r}
+{line}
+SCALE = 3
+
+def scaled(x):
+    return SCALE * x
+
+with multiprocessing.get_context(METHOD).Pool(2) as pool:
+    first = pool.map(scaled, range(3))
+
+def again(x):
+    return -scaled(x)
+
+with multiprocessing.get_context(METHOD).Pool(2) as pool:
+    second = pool.map(again, range(3))
+first, second
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("line", ONLY_ONCE.values(), ids=ONLY_ONCE)
+def test_a_line_that_works_only_once_keeps_no_process_from_its_function(
+    cell: CellRun, method: str, line: str
+) -> None:
+    """Functions before and after it, and after the first pool, are there in every process."""
+    cell.source = TWO_POOLS.format(method=method, line=line)
+    ended = cell.run()
+    assert ended.code == 0, ended.stderr
+    assert ended.plain == ["([0, 3, 6], [0, -3, -6])"]
+    assert ended.stderr == ""
+    assert ended.of("warning") == []
+
+
+@pytest.mark.parametrize("python", other_interpreters(), ids=os.path.basename)
+def test_the_start_method_may_be_set_under_every_python(cell: CellRun, python: str) -> None:
+    """A cell that sets the start method at its top works with nothing installed."""
+    cell.interpreter = python
+    cell.source = TWO_POOLS.format(method="forkserver", line=ONLY_ONCE["the start method"])
+    ended = cell.run()
+    assert ended.plain == ["([0, 3, 6], [0, -3, -6])"], ended.stderr
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_no_function_needs_is_executed_once(cell: CellRun, method: str) -> None:
+    """Files are written, models loaded and lines printed by the cell, not by its processes."""
+    cell.source = f"""
+        import multiprocessing, os
+        with open("log", "a") as log:
+            print("opened", file=log)
+
+        def load():
+            with open("log", "a") as log:
+                print("loaded", file=log)
+            return dict(weight=2)
+
+        model = load()
+        print("begins")
+
+        def own(model, x):
+            return x + 1
+
+        def unused(x):
+            return model["weight"] * x
+
+        if __name__ == "__main__":
+            open("log", "a").write("main\\n")
+        with multiprocessing.get_context("{method}").Pool(3) as pool:
+            print(pool.starmap(own, [(None, x) for x in range(4)]))
+        open("log").read().split()
+        """
+    ended = cell.run()
+    assert ended.code == 0, ended.stderr
+    assert ended.plain == ["['opened', 'loaded', 'main']"]
+    assert ended.stdout.splitlines() == ["begins", "[1, 2, 3, 4]"]
+    assert ended.of("warning") == []
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_work_that_a_function_needs_is_repeated_and_said(cell: CellRun, method: str) -> None:
+    """A value that a function reads is made anew in its processes; the card says by which line."""
+    cell.source = f"""
+        import multiprocessing
+
+        def load():
+            return dict(weight=2)
+
+        model = load()
+        model["bias"] = 1
+
+        def predict(x):
+            return model["weight"] * x + model["bias"]
+
+        with multiprocessing.get_context("{method}").Pool(2) as pool:
+            result = pool.map(predict, range(3))
+        result
+        """
+    ended = cell.run()
+    assert ended.plain == ["[1, 3, 5]"], ended.stderr
+    (warning,) = ended.of("warning")
+    assert "repeated line 7 `model = load()`" in warning["text"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_line_that_a_function_needs_and_that_fails_is_named(cell: CellRun, method: str) -> None:
+    """Where a process cannot make what its function reads, the card says which line failed."""
+    cell.source = f"""
+        import multiprocessing, os
+        lock = os.open("lock", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+
+        def note(x):
+            return os.write(lock, b"x")
+
+        with multiprocessing.get_context("{method}").Pool(2) as pool:
+            pool.map(note, range(3))
+        """
+    ended = cell.run()
+    assert (ended.code, ended.error["ename"]) == (1, "NameError")
+    (warning,) = ended.of("warning")
+    assert warning["text"].startswith("line 3 `lock = os.open(")
+    assert "failed in a process that the cell started: FileExistsError" in warning["text"]
+
+
+#: The function, the pool's options, and how the cell waits.
+BROKEN = {
+    "its initializer fails": ("work", "initializer=fails", "pool.map({job}, range(20))"),
+    "its processes leave": (
+        "work",
+        "initializer=os._exit, initargs=(3,)",
+        "pool.apply({job}, [1])",
+    ),
+    "no function, map": ("lost", "", "pool.map({job}, range(20))"),
+    "no function, imap": ("lost", "", "list(pool.imap({job}, range(20)))"),
+    "no function, in no order": (
+        "lost",
+        "",
+        "list(pool.imap_unordered({job}, range(20), chunksize=3))",
+    ),
+}
+
+
+@pytest.mark.parametrize(("job", "options", "wait"), BROKEN.values(), ids=BROKEN)
+def test_a_pool_whose_processes_end_at_once_fails_instead_of_waiting(
+    cell: CellRun, job: str, options: str, wait: str
+) -> None:
+    """Whatever way the cell waits for such a pool, it gets an error that says so."""
+    cell.source = f"""
+        import multiprocessing, os
+
+        def fails():
+            raise OSError("no device here")
+
+        def work(x):
+            return x
+
+        if multiprocessing.parent_process() is None:
+            def lost(x):
+                return x
+
+        with multiprocessing.get_context("spawn").Pool(2, {options}) as pool:
+            {wait.format(job=job)}
+        """
+    ended = cell.run()
+    assert (ended.code, ended.error["ename"]) == (1, "RuntimeError"), ended.stderr
+    assert "the processes of this pool end before they do any work" in ended.error["evalue"]
+
+
+def test_a_pool_that_loses_processes_now_and_then_goes_on(cell: CellRun) -> None:
+    """Processes that end after their work, or one by one with work done in between, are no end."""
+    cell.source = """
+        import multiprocessing, os, time
+
+        def work(x):
+            return x
+
+        def leave(x):
+            os._exit(1)
+
+        with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+            for round in range(4):
+                lost = pool.apply_async(leave, (0,))
+                assert pool.map(work, range(6), chunksize=1) == list(range(6))
+                assert not lost.ready()
+        """
+    ended = cell.run()
+    assert ended.code == 0, ended.stderr
