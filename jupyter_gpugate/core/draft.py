@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Callable, Optional
 
-from jupyter_gpugate.core.model import Estimate, Request
+from jupyter_gpugate.core.model import Request
 from jupyter_gpugate.core.needs import needs_of
-from jupyter_gpugate.core.state import Ended, GateState, GroupKey, Lease, Needs, Queued
+from jupyter_gpugate.core.state import Ended, Estimates, GateState, GroupKey, Lease, Needs, Queued
 
 #: How many ended runs the gate remembers for their run sides to read.
 ENDED_KEPT = 1000
@@ -23,7 +23,7 @@ class Draft:
         self._state = state
         self._changed: dict[str, Any] = {}
         self._own_groups: set[GroupKey] = set()
-        self._needs: dict[Any, tuple[Needs, Estimate]] = {}
+        self._needs: dict[Any, tuple[Needs, Estimates]] = {}
 
     def table(self, name: str) -> dict[Any, Any]:
         """A table of the state that may be changed."""
@@ -51,8 +51,8 @@ class Draft:
     def enqueue(self, queued: Queued) -> None:
         """Put a request into the queue and its group, in its place, with its needs of now."""
         request = queued.request
-        needs, estimate = self._needs_of(request)
-        queued = replace(queued, needs=needs, estimate=estimate)
+        needs, estimates = self._needs_of(request)
+        queued = replace(queued, needs=needs, estimates=estimates)
         self._insert(self.table("queue"), request.run_id, queued)
         self._insert(self._group(queued.key), request.run_id, None)
         if request.max_wait_s is not None:
@@ -73,14 +73,14 @@ class Draft:
         for old in list(self.get("queue").values()):
             if not concerns(old.request):
                 continue
-            needs, estimate = self._needs_of(old.request)
-            if (needs, estimate) != (old.needs, old.estimate):
+            needs, estimates = self._needs_of(old.request)
+            if (needs, estimates) != (old.needs, old.estimates):
                 self._leave_group(old)
-                new = replace(old, needs=needs, estimate=estimate)
+                new = replace(old, needs=needs, estimates=estimates)
                 self.table("queue")[new.request.run_id] = new
                 self._insert(self._group(new.key), new.request.run_id, None)
 
-    def _needs_of(self, request: Request) -> tuple[Needs, Estimate]:
+    def _needs_of(self, request: Request) -> tuple[Needs, Estimates]:
         """The same for all requests that are alike: many are, and it takes a while to tell."""
         like = (request.family, request.setting, request.hints)
         if like not in self._needs:

@@ -51,6 +51,7 @@ def observe(state: GateState, sample: Sample, now: float) -> tuple[GateState, tu
         lingering=lingering.with_shares(left, attribution),
         leases={run_id: seen.of(lease) for run_id, lease in state.leases.items()},
         growth=_growth(state, sample, attribution),
+        present=frozenset(reading.device.uuid for reading in sample.devices),
         free_seen=free,
         utilisation=_utilisation(state, sample),
     )

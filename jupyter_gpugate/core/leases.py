@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Callable, Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.draft import Draft
-from jupyter_gpugate.core.model import RAM, AttemptOutcome, Peaks, Phase, RunEnd
+from jupyter_gpugate.core.model import RAM, AttemptOutcome, Estimate, Peaks, Phase, RunEnd
+from jupyter_gpugate.core.needs import estimate_for
 from jupyter_gpugate.core.state import Ended, Lease, Lingering, Queued, Usage
 
 #: What a run becomes when its attempt ends so; None: it queues again.
@@ -53,10 +54,17 @@ def _granted(draft: Draft, event: ev.Granted) -> None:
             enforcement=grant.enforcement,
             granted_at=event.at,
             needs=queued.needs,
-            estimate=queued.estimate,
+            estimate=_estimate_there(draft, queued, grant.devices),
             unstarted_grants=queued.unstarted_grants,
         )
     )
+
+
+def _estimate_there(draft: Draft, queued: Queued, devices: Iterable[str]) -> Estimate:
+    """What the run was told of the kind of device that it was given."""
+    inventory = draft.get("inventory")
+    models = [inventory[uuid].model for uuid in devices if uuid in inventory]
+    return estimate_for(queued.estimates, models[0] if models else "")
 
 
 def _declined(draft: Draft, event: ev.Declined) -> None:

@@ -353,6 +353,7 @@ class EstimateTerm:
     note: str = ""  # "fitted over workers 1, 2, 4"; "saturated: the peak itself"; ...
     lower_bound_bytes: int = 0  # greatest peak of attempts that do not set a need
     prior_bytes: Optional[int] = None  # what older sources of the same name needed
+    device_model: str = ""  # of which kind of device it is told, where the machine has several
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Optional
 
 from jupyter_gpugate.core.calibration import Calibration
 from jupyter_gpugate.core.estimation import estimate
+from jupyter_gpugate.core.masks import Mask, visible
 from jupyter_gpugate.core.model import (
     RAM,
     VRAM,
@@ -20,7 +21,7 @@ from jupyter_gpugate.core.model import (
     Request,
     Setting,
 )
-from jupyter_gpugate.core.state import Needs, TermNeed
+from jupyter_gpugate.core.state import NO_ESTIMATE, Estimates, GateState, Needs, TermNeed
 
 
 def models_of(inventory: Mapping[str, Device]) -> dict[str, Device]:
@@ -65,22 +66,41 @@ def estimate_on(
 
 def needs_of(
     calibration: Calibration, request: Request, inventory: Mapping[str, Device], driver: str
-) -> tuple[Needs, Estimate]:
-    """The request's needs on every kind of device here, and the estimate people are shown."""
+) -> tuple[Needs, Estimates]:
+    """The request's needs on every kind of device here, and the estimates they come from."""
     models = models_of(inventory) if request.gpus else {}
+    kinds: dict[str, Optional[Device]] = {**models} or {"": None}
     try:
-        estimates = {
-            name: estimate_on(calibration, request, device, driver)
-            for name, device in models.items()
-        }
-        shown = next(iter(estimates.values()), None)
-        if shown is None:
-            shown = estimate_on(calibration, request, None, driver)
+        told = {name: estimate_on(calibration, request, d, driver) for name, d in kinds.items()}
     except Exception as error:  # noqa: BLE001 - a run without a number is watched; the gate goes on
-        shown = _nothing_known(request, f"the estimate failed: {error!r}")
-        estimates = dict.fromkeys(models, shown)
-    vram = tuple((name, _term_need(e.term(VRAM))) for name, e in estimates.items())
-    return Needs(ram=_term_need(shown.term(RAM)), vram=vram), shown
+        told = dict.fromkeys(kinds, _nothing_known(request, f"the estimate failed: {error!r}"))
+    vram = tuple((name, _term_need(told[name].term(VRAM))) for name in models)
+    estimates = tuple((name, named(told[name], name if len(models) > 1 else "")) for name in kinds)
+    return Needs(ram=_term_need(estimates[0][1].term(RAM)), vram=vram), estimates
+
+
+def named(told: Estimate, model: str) -> Estimate:
+    """The estimate with the kind of device that it is told of."""
+    terms = (replace(t, device_model=model) if t.resource == VRAM else t for t in told.terms)
+    return replace(told, terms=tuple(terms))
+
+
+def estimate_for(estimates: Estimates, model: str) -> Estimate:
+    """The one for this kind of device, or any."""
+    known = dict(estimates)
+    return known.get(model) or next(iter(known.values()), NO_ESTIMATE)
+
+
+def model_told(state: GateState, devices: Iterable[str], mask: Mask) -> str:
+    """The kind of device that a request is told of: of those it is about, else of one that is here.
+
+    A device that is missing, or hidden by the request's mask, gives it no number.
+    """
+    inventory, seen = state.inventory, visible(mask, state.inventory)
+    here = state.present if seen is None else state.present & seen
+    present = models_of({uuid: device for uuid, device in inventory.items() if uuid in here})
+    about = [inventory[uuid].model for uuid in devices if uuid in inventory]
+    return next((model for model in (*about, *present) if model in present), "")
 
 
 def _nothing_known(request: Request, why: str) -> Estimate:

@@ -78,6 +78,8 @@ class Needs(NamedTuple):
 
 NO_NEEDS = Needs(UNKNOWN, ())
 NO_ESTIMATE = Estimate(())
+#: What a request is told it needs on each kind of device; on none, "" stands for RAM alone.
+Estimates = tuple[tuple[str, Estimate], ...]
 
 
 class GroupKey(NamedTuple):
@@ -112,7 +114,7 @@ class Queued:
     submitted_at: float
     run_side: str
     needs: Needs = NO_NEEDS  # as of now: what they rest on may change
-    estimate: Estimate = NO_ESTIMATE
+    estimates: Estimates = ()
     attempts: int = 0
     unstarted_grants: int = 0
 
@@ -268,6 +270,7 @@ class GateState:
     device_overhead: Mapping[str, int] = field(default_factory=dict)
     attribution: Attribution = Attribution({}, {})
     utilisation: Mapping[str, float] = field(default_factory=dict)
+    present: frozenset[str] = frozenset()  # the devices that the last sample showed
     free_seen: Mapping[str, int] = field(default_factory=dict)  # resource -> bytes, last sample
     fence: int = 0
     order: int = 0

@@ -8,6 +8,7 @@ from typing import Any, Optional
 from jupyter_gpugate.core.decisions import Check, Decisions, Reason
 from jupyter_gpugate.core.explain import HELD_BY_THIS_NOTEBOOK, explain, megabytes, resource_words
 from jupyter_gpugate.core.model import Holder, HolderKind
+from jupyter_gpugate.core.needs import estimate_for, model_told
 from jupyter_gpugate.core.outlook import eta_s, expected_ends
 from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.core.state import GateState, GroupKey, Queued
@@ -70,9 +71,11 @@ class WaitingRows:
 
     def _estimate(self, queued: Queued) -> Any:
         request = queued.request
-        like = (request.family, request.setting, request.hints)
+        waits_for = [r.resource for r in self._decisions.reasons_of(queued.key) if r.resource]
+        model = model_told(self._state, waits_for, request.visible)
+        like = (request.family, request.setting, request.hints, model)
         if like not in self._estimates:
-            self._estimates[like] = to_json(queued.estimate)
+            self._estimates[like] = to_json(estimate_for(queued.estimates, model))
         return self._estimates[like]
 
     def _eta_s(self, key: GroupKey) -> Optional[float]:

@@ -184,6 +184,8 @@ def number(name: str, value: float) -> str:
 def term(term_: Json) -> str:
     """One term of an estimate with its origin inline."""
     name = resource(str(term_.get("resource", "")))
+    if term_.get("device_model"):
+        name += f" on {term_['device_model']}"
     if term_.get("holder") == "model_server":
         name += " of the model server"
     if term_.get("need_bytes") is None:

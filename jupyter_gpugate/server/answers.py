@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jupyter_gpugate.core.admission import verdict_on
+from jupyter_gpugate.core.checks import Admission
 from jupyter_gpugate.core.decisions import Refusal
 from jupyter_gpugate.core.estimation import max_workers
 from jupyter_gpugate.core.explain import explain
 from jupyter_gpugate.core.masks import told, visible
 from jupyter_gpugate.core.model import RAM, VRAM, Device, Request
-from jupyter_gpugate.core.needs import estimate_on, models_of, setting_on
+from jupyter_gpugate.core.needs import (
+    estimate_for,
+    model_told,
+    models_of,
+    needs_of,
+    setting_on,
+)
 from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.core.room import rooms
 from jupyter_gpugate.core.snapshot import device_words, queued_row, running_row
@@ -137,12 +144,13 @@ def _live(gate: GateLoop, record: Record) -> dict[str, Any]:
 def estimate_answer(gate: GateLoop, request: Request) -> dict[str, Any]:
     """What a run would need, and whether it would start now; nothing is started or reserved."""
     state = gate.state
-    seen = visible(request.visible, state.inventory)
-    here = {u: d for u, d in state.inventory.items() if seen is None or u in seen}
-    device = next(iter(models_of(here).values()), None) if request.gpus else None
-    estimate = estimate_on(state.calibration, request, device, state.driver)
+    verdict = verdict_on(state, gate.sample, request, gate.now())
+    model = model_told(state, _about(verdict), request.visible)
+    device = models_of(state.inventory).get(model) if request.gpus else None
+    _, estimates = needs_of(state.calibration, request, state.inventory, state.driver)
+    estimate = estimate_for(estimates, model)
     resources = [RAM, *([VRAM] if device else [])]
-    verdict = _verdict(gate, request)
+    reasons = _reasons(state, verdict)
     return {
         "name": request.family.name,
         "gpus": request.gpus,
@@ -153,8 +161,8 @@ def estimate_answer(gate: GateLoop, request: Request) -> dict[str, Any]:
         "known_bytes": {r: estimate.known_bytes(r) for r in resources},
         "missing": list(estimate.gaps()),
         "max_workers": _most_workers(gate, request, device),
-        "would_start": not verdict,
-        "reasons": verdict,
+        "would_start": not reasons,
+        "reasons": reasons,
     }
 
 
@@ -183,16 +191,22 @@ def _most_workers(gate: GateLoop, request: Request, device: Device | None) -> in
     )
 
 
-def _verdict(gate: GateLoop, request: Request) -> list[dict[str, Any]]:
+def _about(verdict: Admission | Refusal) -> Sequence[str]:
+    """The devices that a verdict is about: where the run would start, or what it would wait for."""
+    if isinstance(verdict, Refusal):
+        return [reason.resource for reason in verdict.reasons if reason.resource]
+    return verdict.devices
+
+
+def _reasons(state: GateState, verdict: Admission | Refusal) -> list[dict[str, Any]]:
     """The reasons that would keep it waiting if it were alone at the end of the queue."""
-    verdict = verdict_on(gate.state, gate.sample, request, gate.now())
     if not isinstance(verdict, Refusal):
         return []
     return [
         {
             "kind": reason.check.value,
             "resource": reason.resource,
-            "message": explain(gate.state, reason),
+            "message": explain(state, reason),
             "numbers": dict(reason.numbers),
         }
         for reason in verdict.reasons
