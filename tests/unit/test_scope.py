@@ -76,6 +76,32 @@ def test_the_remedy_fits_the_value() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "notebook", "named"),
+    [
+        ("print(lr)", {}, ["lr"]),
+        ("print(lr)", {"lr": 1}, ["lr"]),
+        ("def f(): return lr, seed", {}, ["lr", "seed"]),
+        ("print(params['lr'])", {}, []),
+        ("lr = params['lr']\nprint(lr)", {"lr": 1}, []),
+        ("lr = lr * 2", {}, []),
+        ("lr = lr * 2", {"lr": 1}, ["lr"]),
+        ("max(1, 2)", {}, []),
+        ("globals().update(params)\nlr", {}, []),
+        ("globals().update(params)\nlr", {"lr": 1}, ["lr"]),
+        ("exec('lr = 1')\nlr", {}, []),
+        ("from settings import *\nlr", {"lr": 1}, []),
+        ("print(worker)", {}, []),
+    ],
+)
+def test_a_parameter_is_taken_for_a_variable_where_nothing_else_can_be_meant(
+    source: str, notebook: dict[str, Any], named: list[str]
+) -> None:
+    """A cell that binds the name itself, or may do so, is left alone unless the notebook has it."""
+    parameters = {"lr", "seed", "max", "worker"}
+    assert scope.parameters_by_name(scope.read(source), notebook, parameters) == named
+
+
+@pytest.mark.parametrize(
     ("source", "line"),
     [
         ("# c\nx = 1\n!ls -l", "line 3 `!ls -l`"),
@@ -92,6 +118,15 @@ def test_a_line_for_the_notebook_is_refused_by_its_number(source: str, line: str
         scope.read(source)
     assert str(refusal.value).startswith(line)
     assert "cell of its own" in str(refusal.value)
+
+
+def test_the_magic_of_figures_need_only_be_left_out() -> None:
+    """`%matplotlib inline` needs no cell of its own: a run shows figures without it."""
+    with pytest.raises(scope.CellError) as refusal:
+        scope.read("# c\n%matplotlib inline\nimport matplotlib")
+    assert str(refusal.value) == (
+        "line 2 `%matplotlib inline`: leave it out, a run shows figures without it"
+    )
 
 
 @pytest.mark.parametrize("source", ["# c\nx = (1 %\n  3)", "# c\ns = '''\n!ls\n%time\n'''"])
