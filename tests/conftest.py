@@ -44,7 +44,13 @@ def soaking(pytestconfig: pytest.Config) -> bool:
 def apart_from_the_user() -> Iterator[None]:
     """Keep all that a broken test may leave running from the places of whoever runs the tests."""
     root = Path(tempfile.mkdtemp(prefix="gg-", dir="/tmp"))  # short, for sockets
+    (root / "home").mkdir(mode=0o700)
+    for name in (".cache", ".pyenv"):  # browsers and interpreters that are found there
+        if Path.home().joinpath(name).is_dir():
+            (root / "home" / name).symlink_to(Path.home() / name)
     with pytest.MonkeyPatch.context() as patch:
+        # A user has one gate: tests that run beside each other are different users by their homes.
+        patch.setenv("HOME", str(root / "home"))
         for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "JUPYTER_DATA_DIR"):
             place = root / name.lower()
             place.mkdir(mode=0o700)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import hashlib
 import re
 import sys
 import types
@@ -32,6 +33,13 @@ _OF_A_SERVER = re.compile(
 _SECRET = re.compile(
     r"_(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PWD|KEY|CREDENTIAL|HEADER)S?(_|$)", re.IGNORECASE
 )
+#: For ``python -c``: runs the module named next as ``-m`` does, but imports nothing from the
+#: working directory.  The option ``-P`` does so from Python 3.11 on only.
+RUN_MODULE = (
+    "import sys; sys.path[:1] == [''] and sys.path.pop(0); sys.argv.pop(0); import runpy; "
+    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
+)
+
 
 T = TypeVar("T")
 Reader = Callable[[Any, str], Any]
@@ -53,6 +61,12 @@ def isolation(environ: Mapping[str, str]) -> list[str]:
     ``-I`` ignores PYTHONHOME too, without which some installations do not find that library.
     """
     return ["-s", "-S"] if environ.get("PYTHONHOME") else ["-I", "-S"]
+
+
+def gate_name(boot_id: str, uid: int, home: str) -> str:
+    """Name the one gate that a user has on a machine, whatever its settings."""
+    parts = (boot_id, str(uid), home)
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class ProtocolError(ValueError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.model import Sample
+from jupyter_gpugate.gate.local_disk import check_own, open_private
 from jupyter_gpugate.gate.loop import GateLoop
 
 KEPT = 600
@@ -110,11 +112,12 @@ def write(directory: Path, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         day = time.strftime("%Y-%m-%d", time.localtime(row["at"]))
         by_day.setdefault(day, []).append(json.dumps(row) + "\n")
-    directory.mkdir(mode=0o700, exist_ok=True)
+    check_own(directory, "the folder of samples")
     for day, lines in by_day.items():
         path = directory / f"{day}.jsonl"
         is_new = not path.exists()
-        with path.open("a", encoding="utf-8") as log:
+        descriptor = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as log:
             log.writelines(lines)
         if is_new:
             for old in sorted(directory.glob("????-??-??.jsonl"))[:-DAYS_KEPT]:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from jupyter_gpugate.gate import schema
 from jupyter_gpugate.gate.failpoints import failpoint
-from jupyter_gpugate.gate.local_disk import network_file_system
+from jupyter_gpugate.gate.local_disk import check_plain, network_file_system, open_private
 
 #: How long a call waits for another process that writes.
 BUSY_S: Final = 2.0
@@ -57,8 +57,11 @@ class JournalFile:
         with explained(path):
             _refuse_network(path)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._opened_as = path.stat()
+            os.close(open_private(path, os.O_RDWR | os.O_CREAT))
+            self._opened_as = path.lstat()
+            # SQLite would follow a link that has the name of its log.
+            for part in ("-wal", "-shm", "-journal"):
+                check_plain(Path(f"{path}{part}"))
             engine = create_engine(
                 URL.create("sqlite", database=str(path)),
                 poolclass=StaticPool,
@@ -190,7 +193,8 @@ def explained(path: Path) -> Iterator[None]:
 def _in_words(path: Path, error: Exception) -> JournalError:
     if isinstance(error, OSError):
         full = error.errno == errno.ENOSPC
-        return JournalError(f"{path}: {'the disk is full' if full else error.strerror or error}")
+        where = path if full else error.filename or path
+        return JournalError(f"{where}: {'the disk is full' if full else error.strerror or error}")
     text = str(error.orig if isinstance(error, DBAPIError) else error)
     if any(sign in text for sign in _DAMAGED):
         return DamagedJournalError(text)

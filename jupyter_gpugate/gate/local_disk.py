@@ -1,11 +1,15 @@
 """Where the gate keeps its state: a private directory on a disk of this machine.
 
-The journal's locks and its memory-mapped log hold on a local file system only.
+The journal's locks and its memory-mapped log hold on a local file system only.  In a directory that
+others may write to, or once could, anything may lie: no link is followed, and no file of another
+user is opened.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -36,6 +40,9 @@ NETWORK_TYPES: Final = {
     0xBACBACBC: "a shared folder",
     0x786F4256: "a shared folder",
 }
+
+#: Where the lock may lie when neither the home nor the fallback will do: lost at a reboot, like it.
+SPARE: Final = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108 - the same holds for the one below it
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -80,15 +87,44 @@ def state_directory() -> Path:
     return directory
 
 
+def lock_directory() -> Path:
+    """Make and return the directory of this user's lock, which no setting moves.
+
+    That of the state where nothing is set, if the home is on a local disk; else the first one that
+    nobody else has taken.  Raises `PermissionError` where none is left.
+    """
+    own = f"gpugate-{os.geteuid()}"
+    fault: OSError = PermissionError(errno.EACCES, "no directory for the lock of the gate")
+    for directory in (*_in_home(), *(place / own for place in (FALLBACK, *SPARE))):
+        try:
+            if network_file_system(directory) is None:
+                make_private(directory)
+                if os.access(directory, os.W_OK):
+                    return directory
+        except OSError as error:
+            fault = error
+    raise fault
+
+
+def home_directory() -> str:
+    """Return the real path of this user's home; "" for a user without one."""
+    try:
+        return os.path.realpath(Path.home())
+    except RuntimeError:
+        return ""
+
+
 def _at_home() -> Iterator[Path]:
     state_home = Path(os.environ.get("XDG_STATE_HOME", ""))
     if state_home.is_absolute():
         yield state_home / "gpugate"
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return
-    yield home / ".local" / "state" / "gpugate"
+    yield from _in_home()
+
+
+def _in_home() -> Iterator[Path]:
+    home = home_directory()
+    if home:
+        yield Path(home, ".local", "state", "gpugate")
 
 
 def make_private(directory: Path) -> None:
@@ -102,3 +138,70 @@ def make_private(directory: Path) -> None:
         )
     if stat.S_IMODE(found.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
         directory.chmod(stat.S_IRWXU)
+
+
+def check_own(directory: Path, setting: str, *, closed: bool = False) -> None:
+    """Make ``directory`` for this user alone, or check that nobody else can plant anything in it.
+
+    One that is there keeps its mode: it may serve others as well.  With ``closed``, others must not
+    even enter it.  Raises `PermissionError`, which names the setting that leads there.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        named, found = directory.lstat(), directory.stat()
+    except OSError as error:
+        raise type(error)(error.errno, f"{setting}: {error.strerror}", str(directory)) from None
+    uid, mode = os.geteuid(), stat.S_IMODE(found.st_mode)
+    # A group with the user's own number is, by custom, the user's alone.
+    others = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid != found.st_uid else 0)
+    problem = ""
+    if not stat.S_ISDIR(found.st_mode):
+        problem = "is no directory"
+    elif found.st_uid != uid:
+        problem = f"belongs to user {found.st_uid}, not to {uid}"
+    elif named.st_uid not in {uid, 0}:
+        problem = f"is a link of user {named.st_uid}"
+    elif mode & (0o077 if closed else others):
+        problem = f"is open to others (mode {mode:04o})"
+    if problem:
+        alone = "enter" if closed else "write to"
+        raise PermissionError(
+            f"{setting}: {directory} {problem}; name a directory that only you can {alone}"
+        )
+
+
+def open_private(path: Path, flags: int) -> int:
+    """Open a plain file of this user, made with mode 0600 where ``flags`` say so; follow no link.
+
+    Raises `PermissionError` for anything else that has its name.
+    """
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        _check_plain(path, os.fstat(descriptor))
+    except PermissionError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_plain(path: Path) -> None:
+    """Raise `PermissionError` where a path leads to anything but a plain file of this user."""
+    with contextlib.suppress(FileNotFoundError):
+        _check_plain(path, path.lstat())
+
+
+def _check_plain(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        problem = f"is not a plain file of user {os.geteuid()}: move it away"
+        raise PermissionError(errno.EPERM, problem, str(path))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Put a file of this user in the place of whatever has its name."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    descriptor = open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    draft.replace(path)

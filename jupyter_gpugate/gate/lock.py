@@ -1,17 +1,19 @@
-"""Who is the gate: one process at a time holds the lock of a state directory."""
+"""Who is the gate: one process at a time holds a user's lock, and that of a state directory."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
 import socket
-import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from jupyter_gpugate.core.protocol import gate_name
+from jupyter_gpugate.gate import kernel_name
 from jupyter_gpugate.gate.clock import boot_id
+from jupyter_gpugate.gate.local_disk import home_directory, lock_directory, open_private
 
 
 class LockHolder(NamedTuple):
@@ -23,16 +25,18 @@ class LockHolder(NamedTuple):
 
 
 class GateLock:
-    """The right to be the gate of ``path``'s directory, until `release` or this process's end.
+    """The right to be the gate, until `release` or this process's end.
 
-    A locked file alone would let a second gate in once somebody removes it, so a name in the
-    kernel that no file stands for is taken too.
+    A locked file alone would let a second gate in once somebody removes it, so the kernel keeps a
+    name as well: the one given, else one that stands for the file's path.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, name: str = "") -> None:
+        self.path = path
+        self.name = name or hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+        self.listener: socket.socket | None = None  # under the name; None while a stranger has it
         self._descriptor: int | None = None
-        self._name: socket.socket | None = None
+        self._record = ""
 
     def acquire(self) -> bool:
         """Take the lock if it is free; return whether this object holds it.
@@ -41,94 +45,115 @@ class GateLock:
         """
         if self._descriptor is not None:
             return True
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = _lock_file(self._path)
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = _lock_file(self.path)
         if descriptor is None:
             return False
         try:
-            taken = self._take_name()
-            if taken:
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, _own_text().encode(), 0)
-        except OSError:
-            os.close(descriptor)
-            raise
-        if not taken:
+            self.listener = kernel_name.take(self.name)
+            self._write(descriptor)
+        except FileExistsError:
             os.close(descriptor)
             return False
+        except OSError:
+            os.close(descriptor)
+            self._give_up_name()
+            raise
         self._descriptor = descriptor
         return True
 
     def release(self) -> None:
         """Give the lock back; the file stays, since removing it could remove another's."""
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = None
-        if self._name is not None:
-            self._name.close()
-            self._name = None
+        self._record = ""
+        self._give_up_name()
+
+    def renew(self) -> bool:
+        """Make the file anew where somebody removed it; return whether it had to be made."""
+        if self._descriptor is None or _is_at(self._descriptor, self.path):
+            return False
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = _lock_file(self.path)
+        if descriptor is None:
+            return False
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        self._write(descriptor)
+        return True
+
+    def record(self, text: str) -> None:
+        """Keep a line in the file for those who look for the holder, beside who that is."""
+        self._record = text
+        if self._descriptor is not None:
+            self._write(self._descriptor)
 
     def holder(self) -> LockHolder | None:
         """Return the living process that wrote itself down as holder; None if there is none."""
         try:
-            boot, pid, ticks = self._path.read_text(encoding="ascii").split()
+            boot, pid, ticks = self._lines()[0].split()
             found = LockHolder(boot, int(pid), int(ticks))
             alive = boot_id() == boot and _start_ticks(found.pid) == found.start_ticks
-        except (OSError, ValueError):
+        except (OSError, ValueError, IndexError):
             return None
         return found if alive else None
 
-    def _take_name(self) -> bool:
-        """Take the name; go without it where a stranger does, since anybody may take any name."""
-        name = self._name_of_kernel()
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def recorded(self) -> str:
+        """Return the line that the holder keeps in the file; "" where there is none."""
         try:
-            listener.bind(name)
-            listener.listen(1)
-        except OSError as error:
-            listener.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-            return _is_strangers(name)
-        self._name = listener
-        return True
+            return self._lines()[1] if self.holder() is not None else ""
+        except (OSError, ValueError, IndexError):
+            return ""
 
-    def _name_of_kernel(self) -> bytes:
-        digest = hashlib.sha256(os.fsencode(self._path.resolve())).hexdigest()
-        return f"\0gpugate-{digest}".encode()
+    def _lines(self) -> list[str]:
+        with os.fdopen(open_private(self.path, os.O_RDONLY), encoding="ascii") as file:
+            return file.read().splitlines()
+
+    def _write(self, descriptor: int) -> None:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{_own_text()}\n{self._record}\n".encode("ascii"), 0)
+
+    def _give_up_name(self) -> None:
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
+
+
+def user_lock() -> GateLock:
+    """Return the lock that lets one gate of this user on this machine in, whatever its settings.
+
+    It is another one for another home, as containers have, and on another machine, where the pids
+    of this one mean nothing.
+    """
+    name = gate_name(boot_id(), os.geteuid(), home_directory())
+    return GateLock(lock_directory() / f"gate-{name[:16]}.lock", name)
 
 
 def _lock_file(path: Path) -> int | None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Removed between the two calls, it would be a lock that nobody else looks at.
-        if os.path.samestat(os.fstat(descriptor), path.stat()):
+        if _is_at(descriptor, path):
             return descriptor
-    except (BlockingIOError, FileNotFoundError):
+    except BlockingIOError:
         pass
     os.close(descriptor)
     return None
 
 
-def _is_strangers(name: bytes) -> bool:
-    """Return whether another user's process listens under the name; root's is none."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(0)
-        try:
-            probe.connect(name)
-        except ConnectionRefusedError:
-            return True  # a gate always listens
-        except OSError:
-            return False  # too many wait in line: nobody answers a gate's name either
-        credentials = probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    _, uid, _ = struct.unpack("3i", credentials)
-    return uid not in {0, os.geteuid()}
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _own_text() -> str:
-    return f"{boot_id()} {os.getpid()} {_start_ticks(os.getpid())}\n"
+    return f"{boot_id()} {os.getpid()} {_start_ticks(os.getpid())}"
 
 
 def _start_ticks(pid: int) -> int:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import cast
 
 from jupyter_gpugate.core.model import Device
-from jupyter_gpugate.core.protocol import from_json, to_json
+from jupyter_gpugate.core.protocol import RUN_MODULE, from_json, to_json
 from jupyter_gpugate.gate.nvml_child import SIGN_OF_LIFE, Answer
 
-COMMAND = (sys.executable, "-m", "jupyter_gpugate.gate.nvml_child")
+COMMAND = (sys.executable, "-c", RUN_MODULE, "jupyter_gpugate.gate.nvml_child")
 #: Time for what lies in the pipe already, when this process was stopped or busy past a deadline.
 GRACE_S = 0.05
 LAST_WORDS_S = 1.0

@@ -19,12 +19,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Optional
 
-from jupyter_gpugate.core.protocol import isolation
+from jupyter_gpugate.core.protocol import RUN_MODULE, isolation
+from jupyter_gpugate.notebook import gate_record
 from jupyter_gpugate.notebook.environment import for_a_gate
 from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
 
 #: Set by the server extension; every kernel that it starts inherits it.
 SOCKET_VARIABLE: Final = "GPUGATE_USER_SOCKET"
+#: Set beside it by the server: while both agree, nobody has named a socket on purpose.
+SERVER_VARIABLE: Final = "GPUGATE_SERVER_SOCKET"
 SOCKET_NAME: Final = "gpugate.sock"
 #: A gate imports its readers, opens its journal and adopts runs before it listens.
 START_WAIT_S: Final = 90.0
@@ -60,13 +63,22 @@ def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return _folder_in_tmp()
 
 
+def named(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
+    """Return the socket that the user has named; a server's word to its kernels is none."""
+    explicit = environ.get(SOCKET_VARIABLE)
+    if not explicit or explicit == environ.get(SERVER_VARIABLE):
+        return None
+    return Path(explicit)
+
+
 def candidates(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """Every socket that may be this user's, the likeliest first."""
-    explicit = environ.get(SOCKET_VARIABLE)
-    paths = [Path(explicit)] if explicit else []
+    told = environ.get(SOCKET_VARIABLE)
+    paths = [Path(told)] if told else []
+    paths += gate_record.sockets()
     paths.append(own_folder(environ) / SOCKET_NAME)
     paths += [path for path in map(_recorded, _state_folders(environ)) if path is not None]
-    paths.append(_folder_in_tmp() / SOCKET_NAME)
+    paths += [_folder_in_tmp() / SOCKET_NAME, *gate_record.kept_by_the_kernel()]
     return list(dict.fromkeys(paths))
 
 
@@ -74,8 +86,10 @@ def find(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
     """Return the first socket that somebody listens on; a stale one is passed over.
 
     Raises `GateError` for a folder or a listener that is not this user's own, unless the user's
-    own gate is found in another place.
+    own gate is found in another place; and for a socket that the user has named and that is not
+    the gate's.
     """
+    explicit = named(environ)
     mistrust: Optional[GateError] = None
     for path in candidates(environ):
         try:
@@ -83,9 +97,16 @@ def find(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
         except GateUnreachable:
             continue
         except GateError as error:
+            if path == explicit:
+                raise GateError(f"{SOCKET_VARIABLE}: {error}") from None
             mistrust = mistrust or error
             continue
-        return path
+        if explicit in (None, path) or explicit in gate_record.places():
+            return path
+        raise GateError(
+            f"{SOCKET_VARIABLE}: no gate answers on {explicit}; your gate listens on {path}: unset "
+            f"the variable, or end that gate first"
+        )
     if mistrust is not None:
         raise mistrust
     return None
@@ -96,11 +117,13 @@ def dial(path: Path, timeout_s: float) -> socket.socket:
 
     Raises `GateUnreachable` where nobody listens, `GateError` where the wrong one does.
     """
-    _check_folder(path.parent)
+    address = gate_record.kernel_address(path)
+    if address is None:
+        _check_folder(path.parent)
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         line.settimeout(timeout_s)
-        line.connect(str(path))
+        line.connect(str(path) if address is None else address)
         _check_listener(line, path)
     except OSError as error:
         line.close()
@@ -191,7 +214,17 @@ def _check_folder(folder: Path) -> None:
             f"or set {SOCKET_VARIABLE}"
         )
     if stat.S_IMODE(seen.st_mode) & 0o077:
-        raise GateError(f"{folder} is open to others: chmod 700 {folder}")
+        raise GateError(
+            f"{folder} is open to others (mode {stat.S_IMODE(seen.st_mode):04o}): "
+            f"{_remedy_for(folder)}"
+        )
+
+
+def _remedy_for(folder: Path) -> str:
+    """Say what to do: a folder of ours can be closed, another one may have to stay open."""
+    if folder in (own_folder(), _folder_in_tmp()):
+        return f"chmod 700 {folder}"
+    return f"set {SOCKET_VARIABLE} to a socket in a folder that only you can enter"
 
 
 def _check_listener(line: socket.socket, path: Path) -> None:
@@ -202,7 +235,8 @@ def _check_listener(line: socket.socket, path: Path) -> None:
 
 
 def _own_log(environ: Mapping[str, str]) -> Path:
-    folder = own_folder(environ)
+    told = environ.get(SOCKET_VARIABLE)
+    folder = Path(told).parent if told else own_folder(environ)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_folder(folder)
     return folder / "gate.log"
@@ -210,7 +244,7 @@ def _own_log(environ: Mapping[str, str]) -> Path:
 
 def _launch(log: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a gate as the child of a process that ends as it ends, and that may be killed."""
-    gate = [sys.executable, "-m", "jupyter_gpugate", "serve", "--user"]
+    gate = [sys.executable, "-c", RUN_MODULE, "jupyter_gpugate", "serve", "--user"]
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         return subprocess.Popen(
@@ -218,7 +252,7 @@ def _launch(log: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=descriptor,
-            cwd=Path.home() if Path.home().is_dir() else "/",
+            cwd=_home_or_root(),
             env=_where_importable(for_a_gate(environ)),
         )
     except OSError as error:
@@ -227,12 +261,20 @@ def _launch(log: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
         os.close(descriptor)
 
 
+def _home_or_root() -> str:
+    home = gate_record.home()
+    return home if os.path.isdir(home) else "/"  # noqa: PTH112 - "" is no home
+
+
 def _where_importable(environ: dict[str, str]) -> dict[str, str]:
+    """Let the gate import what this process does, but nothing from the folder it starts in."""
     parent = Path(__file__).resolve().parents[2]
+    inherited = environ.get("PYTHONPATH", "").split(os.pathsep)
+    kept = [entry for entry in inherited if os.path.isabs(entry)]  # noqa: PTH117 - "" is a folder
     if parent.name not in {"site-packages", "dist-packages"}:
-        inherited = environ.get("PYTHONPATH")
-        environ["PYTHONPATH"] = os.pathsep.join([str(parent), *([inherited] if inherited else [])])
-    return environ
+        kept.insert(0, str(parent))
+    environ.pop("PYTHONPATH", None)
+    return {**environ, "PYTHONPATH": os.pathsep.join(kept)} if kept else environ
 
 
 def _last_words(log: Path) -> str:

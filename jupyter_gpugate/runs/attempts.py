@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.model import AttemptOutcome, EndReport, Grant, RunEnd
@@ -49,11 +48,17 @@ class Attempts:
     """Starts attempts, adopts survivors, and writes down how runs end."""
 
     def __init__(
-        self, gate: LeaseClient, tasks: Tasks, *, socket: Path, grace_s: float, log: logging.Logger
+        self,
+        gate: LeaseClient,
+        tasks: Tasks,
+        *,
+        addresses: Callable[[], Sequence[str]],
+        grace_s: float,
+        log: logging.Logger,
     ) -> None:
         self._gate = gate
         self._tasks = tasks
-        self._socket = socket
+        self._addresses = addresses
         self._grace_s = grace_s
         self._log = log
         self.fences: set[int] = set()  # whose grants need not be told again
@@ -90,7 +95,7 @@ class Attempts:
         before = record.summary
         # The gate does not count attempts of which nothing ran; a folder may have stayed of one.
         grant = replace(grant, attempt=max(grant.attempt, record.attempt + 1))
-        launch = launch_of(record, grant, self._socket, self._grace_s)
+        launch = launch_of(record, grant, self._addresses(), self._grace_s)
         record.fence = grant.fence
         # On disk, an attempt's launch.json is what makes a run active.
         record.summary = {**before, "status": ACTIVE, **granted_part(launch)}

@@ -21,7 +21,13 @@ from jupyter_gpugate.core.protocol import PRESENCE_S, from_json
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.attempts import Attempts
 from jupyter_gpugate.runs.inventory import Inventory
-from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, GateAway, GateRefused, LeaseClient
+from jupyter_gpugate.runs.lease_client import (
+    FIRST_PAUSE_S,
+    GateAway,
+    GateRefused,
+    LeaseClient,
+    Way,
+)
 from jupyter_gpugate.runs.machine import Machine
 from jupyter_gpugate.runs.processes import ProcessName, boot_id, ended, send
 from jupyter_gpugate.runs.record import ENDED, QUEUED, Record, Refused, Row
@@ -47,7 +53,7 @@ class Launcher:
         self,
         *,
         runs: Path,
-        socket: Path,
+        socket: Path | Way,
         owner: str,
         grace_s: float,
         root: Path,
@@ -57,11 +63,18 @@ class Launcher:
     ) -> None:
         self._grace_s = grace_s
         self._log = log
-        self._gate = LeaseClient(str(socket))
+        way = socket if isinstance(socket, Way) else Way.by_socket(str(socket))
+        self._gate = LeaseClient(way.dial)
         self._tasks = Tasks(log)
         self._inventory = Inventory(runs, machine, partial(request_of, owner=owner), log)
         self._records = self._inventory.records
-        self._attempts = Attempts(self._gate, self._tasks, socket=socket, grace_s=grace_s, log=log)
+        self._attempts = Attempts(
+            self._gate,
+            self._tasks,
+            addresses=way.addresses,
+            grace_s=grace_s,
+            log=log,
+        )
         self._submissions = Submissions(
             self._inventory,
             self._gate,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import os
 import random
 import socket
+import struct
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
-from tornado.netutil import Resolver
+from tornado.iostream import IOStream, StreamClosedError
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
+from tornado.tcpclient import TCPClient
 
 from jupyter_gpugate.core.protocol import LEASE_PATH
 
@@ -33,26 +38,62 @@ class GateRefused(Exception):
         self.retry_after = retry_after
 
 
-class UnixResolver(Resolver):
-    """Resolves every name to one unix socket."""
+#: Opens a connection to the gate, wherever it is at that moment.
+Dial = Callable[[], Awaitable[IOStream]]
 
-    def initialize(self, path: str) -> None:
-        self.path = path
 
-    async def resolve(
-        self, host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[tuple[int, Any]]:
-        del host, port, family
-        return [(socket.AF_UNIX, self.path)]
+class _Line(TCPClient):
+    """Connects to one place, whatever is asked for."""
+
+    def __init__(self, dial: Dial) -> None:
+        super().__init__()
+        self._dial = dial
+
+    async def connect(self, *_args: Any, **options: Any) -> IOStream:
+        try:
+            return await asyncio.wait_for(self._dial(), options.get("timeout"))
+        except asyncio.TimeoutError:
+            raise ConnectionError("timed out while connecting") from None
+
+
+async def dial_socket(address: str) -> IOStream:
+    """Connect to a unix socket, "@" in place of the NUL before a name that the kernel keeps.
+
+    Raises `OSError` where nobody listens, or somebody else than this user or root.
+    """
+    line = IOStream(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    try:
+        where: Any = f"\0{address[1:]}" if address.startswith("@") else address
+        await line.connect(where)
+        packed = line.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    except (OSError, StreamClosedError) as error:
+        line.close()
+        raise ConnectionError(f"{address}: {getattr(error, 'real_error', None) or error}") from None
+    if struct.unpack("3i", packed)[1] not in {0, os.geteuid()}:
+        line.close()
+        raise PermissionError(f"{address}: another user's process listens there")
+    return line
+
+
+class Way(NamedTuple):
+    """How the gate is reached: from this process, and by which addresses from others."""
+
+    dial: Dial
+    addresses: Callable[[], Sequence[str]]
+
+    @classmethod
+    def by_socket(cls, path: str) -> Way:
+        """The way for a gate that is at one place."""
+        return cls(functools.partial(dial_socket, path), lambda: [path])
 
 
 class UnixClient:
     """An HTTP client for one unix socket; a connection per request."""
 
-    def __init__(self, path: str, lines: int = 200) -> None:
-        self._client = SimpleAsyncHTTPClient(
-            force_instance=True, resolver=UnixResolver(path=path), max_clients=lines
-        )
+    def __init__(self, path: str | Dial, lines: int = 200) -> None:
+        self._client = SimpleAsyncHTTPClient(force_instance=True, max_clients=lines)
+        dial = functools.partial(dial_socket, path) if isinstance(path, str) else path
+        self._client.tcp_client = _Line(dial)
 
     async def fetch(self, path: str, **options: Any) -> HTTPResponse:
         """Send one request; raise `OSError` where nobody answers."""
@@ -72,7 +113,7 @@ class UnixClient:
 class LeaseClient:
     """Sends lease messages; `ask` once, `insist` until the gate has answered."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | Dial) -> None:
         self._client = UnixClient(path)
 
     async def ask(

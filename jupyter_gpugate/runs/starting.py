@@ -10,7 +10,7 @@ import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,9 @@ def granted_part(launch: Mapping[str, Any]) -> dict[str, Any]:
     return {field: launch[field] for field in GRANTED if field in launch}
 
 
-def launch_of(record: Record, grant: Grant, socket: Path, grace_s: float) -> dict[str, Any]:
+def launch_of(
+    record: Record, grant: Grant, addresses: Sequence[str], grace_s: float
+) -> dict[str, Any]:
     """All that a supervisor must know."""
     spec = record.spec
     resume = record.path / "attempts" / str(grant.attempt - 1)
@@ -67,7 +69,8 @@ def launch_of(record: Record, grant: Grant, socket: Path, grace_s: float) -> dic
         "machine": spec.get("machine"),
         "attempt": grant.attempt,
         "fence": grant.fence,
-        "socket": str(socket),
+        "socket": addresses[0],
+        "sockets": list(addresses),
         "kind": spec["kind"],
         "interpreter": spec["interpreter"],
         "flags": spec.get("flags") or [],

@@ -37,7 +37,12 @@ from jupyter_gpugate.server.follower import Follower
 from jupyter_gpugate.server.forwarding import HANDLERS
 from jupyter_gpugate.server.host import Host, HostSettings
 from jupyter_gpugate.server.lines import Lines
-from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
+from jupyter_gpugate.server.paths import (
+    SERVER_VARIABLE,
+    SOCKET_VARIABLE,
+    runs_directory,
+    user_socket,
+)
 
 EVENTS = Path(__file__).with_name("event_schemas")
 #: Every transition of a run is told on the server's event bus under this name.
@@ -109,10 +114,11 @@ class GpuGate(ExtensionApp):
     def initialize_settings(self) -> None:
         """Tell every kernel of this server where the socket is; start the host with the loop."""
         socket = user_socket()
-        os.environ[SOCKET_VARIABLE] = str(socket)
-        self.client = UnixClient(str(socket))
-        self.lines = Lines(socket)
         self.host = Host(self._settings(socket), self.log)
+        self.client = UnixClient(self.host.dial)
+        self.lines = Lines(self.host.dial)
+        for variable in (SOCKET_VARIABLE, SERVER_VARIABLE):
+            os.environ[variable] = str(socket)
         self.follower = Follower(
             self.client,
             told=self._tell,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import getpass
 import json
 import logging
 import os
@@ -19,17 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_unix_socket
+from tornado.iostream import IOStream
 from tornado.web import Application
 
-from jupyter_gpugate.core.protocol import from_json, is_token, to_json
+from jupyter_gpugate.core.protocol import RUN_MODULE, from_json, is_token, to_json
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.clock import awake_time, boot_id
 from jupyter_gpugate.gate.history import History
 from jupyter_gpugate.gate.journal import Journal, JournalError
-from jupyter_gpugate.gate.local_disk import state_directory
-from jupyter_gpugate.gate.lock import GateLock
+from jupyter_gpugate.gate.kernels import UserNames
+from jupyter_gpugate.gate.local_disk import check_own, state_directory
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.machine import MachineReader
 from jupyter_gpugate.gate.nvml import GpuReader
@@ -37,6 +35,9 @@ from jupyter_gpugate.gate.sampling import Sampler
 from jupyter_gpugate.gate.socket import lease_routes
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.machine import this_machine
+from jupyter_gpugate.runs.lease_client import Way, dial_socket
+from jupyter_gpugate.server.claim import Claim
+from jupyter_gpugate.server.doors import Doors, GateServer
 from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.handlers import api_routes
 from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
@@ -45,7 +46,7 @@ from jupyter_gpugate.server.wire import BODY_LIMIT_BYTES, ENVIRONMENT_LIMIT_BYTE
 
 #: More than any body may have: whatever is too large is told so by its handler.
 MOST_BODY_BYTES = 4 * (BODY_LIMIT_BYTES + ENVIRONMENT_LIMIT_BYTES)
-#: How often a follower looks whether it may take over.
+#: How often a follower looks whether it may take over, and a gate whether it can be found.
 LOOK_S = 1.0
 
 
@@ -87,7 +88,7 @@ class Host:
     def __init__(self, settings: HostSettings, log: logging.Logger | None = None) -> None:
         self.settings = settings
         self.log = log or logging.getLogger("jupyter_gpugate")
-        self.owner = getpass.getuser()
+        self.owner = UserNames().of(os.geteuid())
         self.gate: GateLoop | None = None
         self.launcher: Launcher | None = None
         self.feed: Feed | None = None
@@ -97,7 +98,10 @@ class Host:
         self.touched_at = awake_time()  # the last request of anybody
         self.ready = asyncio.Event()
         self.led = asyncio.Event()  # this process has all runs at hand
-        self._lock = GateLock(settings.state / "gate.lock")
+        told = json.loads(settings.as_text())
+        self._claim = Claim(settings.socket, settings.state, told)
+        self._doors: Doors | None = None
+        self._differed = False  # it was said that another gate's settings are in force
         self._held = contextlib.AsyncExitStack()  # what leading has opened, to be closed again
         self._following: asyncio.Task[None] | None = None
 
@@ -113,6 +117,18 @@ class Host:
                 self.log.info("another process of %s hosts the gate; forwarding to it", self.owner)
             self._following = asyncio.create_task(self._follow())
         self.ready.set()
+
+    async def dial(self) -> IOStream:
+        """Connect to the gate: within this process where it lives here, else wherever it is."""
+        if self._doors is not None:
+            return self._doors.inside()
+        fault: OSError = ConnectionError("no gate answers")
+        for address in self._claim.addresses():
+            try:
+                return await dial_socket(address)
+            except OSError as error:
+                fault = error
+        raise fault
 
     async def stop(self, *, successor: bool = True) -> None:
         """Leave; runs go on, and a process of their own takes over what is unfinished."""
@@ -145,10 +161,12 @@ class Host:
     async def _is_leading(self) -> bool:
         """Take the lead if it is free; where that fails, let go of it and keep the reason."""
         try:
-            if not self._lock.acquire():
+            if not self._claim.take():
+                self._tell_differences()
                 self.fault = ""
                 return False
-            self._held.callback(self._lock.release)
+            self._held.callback(self._claim.release)
+            check_own(self.settings.runs, "runs_directory")
             await self._lead()
         except BaseException as error:
             await self._held.aclose()
@@ -161,6 +179,18 @@ class Host:
         self.fault = ""
         return True
 
+    def _tell_differences(self) -> None:
+        """Say once that other settings than these are in force."""
+        differences = self._claim.differences()
+        if differences and not self._differed:
+            self._differed = True
+            self.log.warning("the gate of %s has other settings: %s", self.owner, differences)
+
+    def _addresses(self) -> list[str]:
+        """Where a supervisor reaches this gate, and the one that comes after it."""
+        own = [str(self._doors.path)] if self._doors is not None and self._doors.path else []
+        return [*own, f"@gpugate-{self._claim.name}"]
+
     async def _lead(self) -> None:
         settings = self.settings
         journal = await asyncio.to_thread(self._open_journal)
@@ -168,10 +198,10 @@ class Host:
         gate = GateLoop(sampler, journal, settings.traits, log=self.log)
         self._held.push_async_callback(gate.stop)
         await gate.start()
-        await self._listen(gate)
+        self._listen(gate)
         launcher = Launcher(
             runs=settings.runs,
-            socket=settings.socket,
+            socket=Way(self.dial, self._addresses),
             owner=self.owner,
             grace_s=settings.grace_s,
             root=settings.root,
@@ -189,29 +219,36 @@ class Host:
         self.gate, self.launcher = gate, launcher
         self.led.set()
 
-    async def _listen(self, gate: GateLoop) -> None:
+    def _listen(self, gate: GateLoop) -> None:
         routes = [*lease_routes(gate, self.owner), *api_routes(self)]
         application = Application(routes, log_function=_say_nothing)
-        server = HTTPServer(application, max_body_size=MOST_BODY_BYTES)
-        place = self.settings.socket
-        server.add_socket(bind_unix_socket(str(place), mode=0o600, backlog=512))
-
-        told = self.settings.state / "socket"
+        server = GateServer(application, max_body_size=MOST_BODY_BYTES)
+        doors = Doors(server, self.settings.socket, self._claim.name, self.log)
 
         async def close() -> None:
-            server.stop()
-            for path in (place, told):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+            self._doors = None
+            doors.close()
+            self._claim.record(None)
             await server.close_all_connections()
 
         self._held.push_async_callback(close)
-        # A client with another runtime directory finds its gate by this.
-        with contextlib.suppress(OSError):
-            told.write_text(str(place), encoding="utf-8")
+        doors.open(self._claim.listener)
+        self._doors = doors
+        self._claim.record(doors.path)
+        minding = asyncio.create_task(self._mind(doors))
+        self._held.callback(minding.cancel)
+
+    async def _mind(self, doors: Doors) -> None:
+        """See that the gate can be found, whoever removes its socket or its records."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                doors.look()
+                self._claim.renew(doors.path)
+            except OSError as error:
+                self.log.debug("the gate's records cannot be renewed: %s", error)
 
     def _open_journal(self) -> Journal:
-        self.settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         journal = Journal.open(self.settings.state / "gate.sqlite", boot_id=boot_id())
         if journal.notice:
             self.log.warning("%s", journal.notice)
@@ -222,8 +259,9 @@ class Host:
         environ = {k: v for k, v in os.environ.items() if not is_token(k)}
         environ[SOCKET_VARIABLE] = str(self.settings.socket)
         settings = ["--settings", self.settings.as_text()]
+        module = ["-c", RUN_MODULE, "jupyter_gpugate"]
         subprocess.Popen(
-            [sys.executable, "-m", "jupyter_gpugate", "serve", "--user", *settings],
+            [sys.executable, *module, "serve", "--user", *settings],
             env=environ,
             cwd="/",
             stdin=subprocess.DEVNULL,

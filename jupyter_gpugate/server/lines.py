@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
 from urllib.parse import parse_qs
 
 from tornado.httpclient import HTTPResponse
 
-from jupyter_gpugate.runs.lease_client import UnixClient
+from jupyter_gpugate.runs.lease_client import Dial, UnixClient
 
 #: Longer than any long poll.
 FORWARD_TIMEOUT_S = 120.0
@@ -20,9 +19,9 @@ LOOKING_LINES = 300
 class Lines:
     """Passes requests on; long polls have lines of their own, one for all who ask the same."""
 
-    def __init__(self, socket: Path) -> None:
-        self._acting = UnixClient(str(socket))
-        self._looking = UnixClient(str(socket), lines=LOOKING_LINES)
+    def __init__(self, dial: Dial) -> None:
+        self._acting = UnixClient(dial)
+        self._looking = UnixClient(dial, lines=LOOKING_LINES)
         self._looks: dict[tuple[str, ...], asyncio.Task[HTTPResponse]] = {}
 
     async def fetch(

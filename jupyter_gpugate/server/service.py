@@ -9,6 +9,7 @@ import signal
 from collections.abc import Sequence
 
 from jupyter_gpugate.server.host import Host, HostSettings
+from jupyter_gpugate.server.paths import UnsafePath
 
 IDLE_S = 600.0
 LOOK_S = 1.0
@@ -28,7 +29,11 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     given = options.settings
-    settings = HostSettings.from_text(given) if given else HostSettings()
+    try:
+        settings = HostSettings.from_text(given) if given else HostSettings()
+    except (OSError, UnsafePath) as error:
+        logging.error("the gate cannot be hosted here: %s", error)  # noqa: LOG015, TRY400
+        return 1
     return asyncio.run(_serve(settings, options.idle))
 
 

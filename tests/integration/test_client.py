@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpugate.core.protocol import RUN_MODULE
+from jupyter_gpugate.gate.lock import user_lock
 from jupyter_gpugate.notebook import client as clients
-from jupyter_gpugate.notebook import discovery
+from jupyter_gpugate.notebook import discovery, gate_record
 from jupyter_gpugate.notebook.client import Client, connect
 from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
@@ -52,6 +55,7 @@ def test_what_the_server_told_its_kernel_comes_first(
     """A kernel goes to the gate that its own Jupyter server named."""
     named = runtime / "named" / "gpugate.sock"
     monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(named))
+    monkeypatch.setenv(discovery.SERVER_VARIABLE, str(named))
     with gate_at(named):
         assert connect(start=False).socket_path == named
     assert connect(start=False).socket_path == gate.socket_path
@@ -64,8 +68,78 @@ def test_a_dead_socket_is_passed_over(runtime: Path, monkeypatch: pytest.MonkeyP
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(left))
     monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(left))
+    monkeypatch.setenv(discovery.SERVER_VARIABLE, str(left))
     with gate_at(runtime / "in-tmp" / "gpugate.sock") as gate:
         assert connect(start=False).socket_path == gate.socket_path
+
+
+@pytest.mark.parametrize("named", ["missing", "dead", "anothers", "open", "no folder"])
+def test_a_socket_that_the_user_named_is_the_gates_or_an_error(
+    named: str, gate: GateStandIn, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody who names a socket is shown the gate behind another one; the error says who named it,
+    and advises nothing that would close a shared folder.
+    """
+    path = runtime / "named" / "gpugate.sock"
+    if named != "no folder":
+        path.parent.mkdir(mode=0o755 if named == "open" else 0o700)
+    if named == "dead":
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+    if named == "anothers":
+        if os.getuid() != 0:
+            pytest.skip("only root can give a folder to somebody else")
+        os.chown(path.parent, 65534, 65534)
+    monkeypatch.setenv(discovery.SERVER_VARIABLE, str(gate.socket_path))
+    monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(path))
+    with pytest.raises(GateError, match=f"^{discovery.SOCKET_VARIABLE}: .*{runtime}") as refused:
+        connect()
+    assert "chmod" not in str(refused.value)
+    assert gate.asked == []
+
+
+@pytest.mark.usefixtures("runtime")
+def test_the_name_that_the_kernel_keeps_leads_to_the_gate() -> None:
+    """A gate whose every file is gone is reached by the name that it listens on as well."""
+    lock = user_lock()
+    assert lock.acquire()
+    try:
+        assert discovery.find() is None  # it starts, and answers nobody yet
+        lock.record("{}")
+        found = discovery.find()
+        assert found is not None
+        assert [found] == gate_record.kept_by_the_kernel()
+        discovery.dial(found, 60).close()
+    finally:
+        lock.release()
+    with pytest.raises(GateUnreachable, match="no gate answers"):
+        discovery.dial(found, 60)
+
+
+def test_the_gate_is_found_by_the_record_in_its_lock(runtime: Path) -> None:
+    """What a gate has written down leads to it from wherever a client was started."""
+    lock = user_lock()
+    assert lock.acquire()
+    try:
+        with gate_at(runtime / "elsewhere" / "gpugate.sock") as gate:
+            lock.record(json.dumps({"socket": str(gate.socket_path), "place": "/gone/by/now"}))
+            assert connect(start=False).socket_path == gate.socket_path
+            assert gate_record.places() == [Path("/gone/by/now")]
+    finally:
+        lock.release()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "x\n[]", "x\n{", 'x\n{"socket": 1}', 'x\n{"socket": "x"}']
+)
+@pytest.mark.usefixtures("runtime")
+def test_a_lock_that_names_no_socket_is_passed_over(text: str) -> None:
+    """Whatever stands in the file, the answer is that there is no gate."""
+    lock = user_lock()
+    lock.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock.path.write_text(text)
+    assert discovery.find() is None
+    lock.path.unlink()
 
 
 @pytest.mark.usefixtures("runtime")
@@ -356,21 +430,24 @@ def end(pid: int) -> None:
 def test_where_no_gate_is_one_is_started(
     runtime: Path, interpreter: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs `-m jupyter_gpugate serve --user`, nobody's child, in its own session, no tokens."""
+    """It runs `jupyter_gpugate serve --user`, nobody's child, in its own session, no tokens, and
+    imports nothing by a relative path.
+    """
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "secret")
     monkeypatch.setenv("GPUGATE_RUN_ID", RUN)
+    monkeypatch.setenv("PYTHONPATH", ":/usr/lib:.")
     path, script = runtime / "gpugate" / "gpugate.sock", runtime / "gate.py"
     script.write_text(GATE_PROGRAM.format(root=str(ROOT), socket=str(path)), encoding="utf-8")
     interpreter(f'exec {sys.executable} {script} "$@"')
     about = connect().machine()
     try:
-        assert about["argv"] == ["-m", "jupyter_gpugate", "serve", "--user"]
+        assert about["argv"] == ["-c", RUN_MODULE, "jupyter_gpugate", "serve", "--user"]
         assert about["session"]
         assert about["parent"] != os.getpid()
         assert about["stdin"] == "/dev/null"
         assert "JUPYTERHUB_API_TOKEN" not in about["environment"]
         assert "GPUGATE_RUN_ID" not in about["environment"]
-        assert about["environment"]["PYTHONPATH"].split(":")[0] == str(ROOT)
+        assert about["environment"]["PYTHONPATH"].split(":") == [str(ROOT), "/usr/lib"]
         assert (runtime / "gpugate" / "gate.log").stat().st_mode & 0o777 == 0o600
         assert connect().socket_path == path
     finally:

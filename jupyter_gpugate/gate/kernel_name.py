@@ -1,0 +1,85 @@
+"""A name that the kernel keeps: an abstract socket, which no file stands for and nobody can remove.
+
+Any user may take any name, so another user's claim to one counts for nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Final
+
+#: More than ever call at once; the kernel lowers it to its own limit.
+BACKLOG: Final = 4096
+_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
+_LISTENING: Final = 0x10000  # the flag in /proc/net/unix
+
+
+def address_of(digest: str) -> bytes:
+    """Return the socket address that stands for a digest."""
+    return f"\0gpugate-{digest}".encode()
+
+
+def take(digest: str) -> socket.socket | None:
+    """Listen under the name; None where a process of another user has it.
+
+    Raises `FileExistsError` where a process of this user has it, or root's.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(address_of(digest))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        if _is_strangers(digest):
+            return None
+        raise FileExistsError(errno.EEXIST, "another process has this name", digest) from None
+    return listener
+
+
+def peer_of(line: socket.socket) -> tuple[int, int]:
+    """Return the pid and the uid at the other end of a unix socket."""
+    packed = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(packed)
+    return pid, uid
+
+
+def _is_strangers(digest: str) -> bool:
+    """Return whether another user's process has the name; root's is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0)
+        try:
+            probe.connect(address_of(digest))
+        except ConnectionRefusedError:
+            return True  # a gate always listens
+        except BlockingIOError:
+            return not _is_own(digest)  # its line of callers is full, so that it cannot be asked
+        return peer_of(probe)[1] not in {0, os.geteuid()}
+
+
+def _is_own(digest: str) -> bool:
+    """Return whether a process of this user, or root's, has the listening socket open."""
+    ends = {f"socket:[{inode}]" for inode in _listening(digest)}
+    return any(_has_open(process, ends) for process in Path("/proc").glob("[0-9]*"))
+
+
+def _listening(digest: str) -> list[str]:
+    """Return the inodes of the sockets that listen under the name."""
+    text = address_of(digest).replace(b"\0", b"@").decode()
+    rows = Path("/proc/self/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+    fields = (row.split() for row in rows[1:])
+    return [row[6] for row in fields if row[7:] == [text] and int(row[3], 16) & _LISTENING]
+
+
+def _has_open(process: Path, ends: set[str]) -> bool:
+    try:
+        if process.stat().st_uid not in {0, os.geteuid()}:
+            return False
+        return any(str(fd.readlink()) in ends for fd in (process / "fd").iterdir())
+    except OSError:
+        return False  # gone, or not to be looked into: then it is no gate of this user
