@@ -48,7 +48,8 @@ class GateServer(HTTPServer):
 
     def initialize(self, *args: Any, **kwargs: Any) -> None:
         """Bound the time that a request may take to arrive."""
-        super().initialize(*args, idle_connection_timeout=HEAD_S, body_timeout=BODY_S, **kwargs)
+        bounds = {"idle_connection_timeout": HEAD_S, "body_timeout": BODY_S}
+        super().initialize(*args, **{**kwargs, **bounds})
         self._unheard: dict[object, None] = {}  # connections without a whole request, oldest first
 
     def start_request(
