@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.model import AttemptOutcome, EndReport, Grant, RunEnd

@@ -34,8 +34,8 @@ from jupyter_gpugate.gate.nvml import GpuReader
 from jupyter_gpugate.gate.sampling import Sampler
 from jupyter_gpugate.gate.socket import lease_routes
 from jupyter_gpugate.runs.launcher import Launcher
-from jupyter_gpugate.runs.machine import this_machine
 from jupyter_gpugate.runs.lease_client import Way, dial_socket
+from jupyter_gpugate.runs.machine import this_machine
 from jupyter_gpugate.server.claim import Claim
 from jupyter_gpugate.server.doors import Doors, GateServer
 from jupyter_gpugate.server.feed import Feed
