@@ -117,9 +117,10 @@ def start(state: GateState, run_id: str = "run", at: float = NOW, **fields: Any)
 
 
 def beat(state: GateState, run_id: str = "run", at: float = NOW, **fields: Any) -> ev.Beat:
-    """A heartbeat of a live run; ``ram`` and ``vram`` are what it reports to hold."""
+    """A heartbeat of a live run; ``ram``, of that ``shared``, and ``vram`` are its report."""
     report = RunReport(
         ram_held_bytes=fields.pop("ram", None),
+        ram_shared_bytes=fields.pop("shared", 0),
         ram_age_s=fields.pop("ram_age_s", 0.0),
         vram_held_bytes=fields.pop("vram", {}),
     )
@@ -155,6 +156,8 @@ def sample(
     processes: Sequence[Process] = (process(ProcessKey(1, 0)),),
     lists: Mapping[str, Sequence[tuple[int, int | None]] | None] | None = None,
     kernels: tuple[KernelProcess, ...] = (),
+    unmovable: int = 0,
+    huge_pool: int = 0,
 ) -> Sample:
     """What the readers read at ``at``: all of each device is free unless ``free`` says less.
 
@@ -173,7 +176,17 @@ def sample(
         for device in known
     )
     return Sample(
-        ram=None if ram is None else RamReading(at, ram_total, ram, ram),
+        ram=None
+        if ram is None
+        else RamReading(
+            at,
+            ram_total,
+            ram,
+            ram,
+            shared_bytes=unmovable,
+            unmovable_bytes=unmovable,
+            huge_pool_bytes=huge_pool,
+        ),
         processes={row.pid: row for row in processes},
         devices=readings,
         readers=(ReaderHealth("gpu", present=bool(known), taken_at=at),),

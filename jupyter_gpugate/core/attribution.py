@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from jupyter_gpugate.core.holders import HolderOf, Holders
 from jupyter_gpugate.core.model import (
@@ -33,6 +33,10 @@ EXTERNAL_LISTED = 50
 IDLE_BYTES = 256 * MB
 IDLE_BYTES_WITH_RESERVE = 1 * GB + 512 * MB
 
+#: Notes of rows that no process accounts for.
+SHARED_MEMORY = "shared_memory"
+HUGE_PAGES = "huge_pages"
+
 NO_PROCESS_TABLE = "the process table cannot be read"
 FOREIGN_PIDS = "the driver counts processes in another PID namespace"
 NO_LIST = "the driver lists no processes for this device"
@@ -48,6 +52,7 @@ def attribute(  # noqa: PLR0917 - the sources that a share can rest on
     lingering: Mapping[str, Claims] = {},
     run_ram: Mapping[str, int] = {},
     run_vram: Mapping[str, Mapping[str, int]] = {},
+    run_unmovable: Mapping[str, int] = {},
 ) -> Attribution:
     """Share out every resource of the sample that could be read.
 
@@ -55,13 +60,15 @@ def attribute(  # noqa: PLR0917 - the sources that a share can rest on
     the last attribution.  In bytes: ``lingering`` (resource -> holder) is what gone runs left
     behind, ``run_ram`` (run id) and ``run_vram`` (run id -> UUID) are runs' own reports.  A report
     of RAM can only lower what the run's processes show; one of a device counts only where the
-    driver tells no bytes.  Reports and what lingers never exceed what is left unexplained.
+    driver tells no bytes.  ``run_unmovable`` (run id) is what a live run holds and no process
+    shows as its own, such as shared memory.  Claims never exceed what is left unexplained.
     """
     holders = Holders(sample, roots, remembered)
     resources = {}
     if sample.ram is not None:
         shares = _Shares(RAM, sample.ram.used_bytes)
-        resources[RAM] = _ram(shares, sample, holders, lingering.get(RAM, {}), run_ram)
+        reported = _Reports(run_ram, run_unmovable)
+        resources[RAM] = _ram(shares, sample, holders, lingering.get(RAM, {}), reported)
     for reading in sample.devices:
         used = _used(reading)
         if used is not None:
@@ -90,6 +97,7 @@ class _Shares:
         self.unknown: set[Holder] = set()
         self.external: list[ExternalProcess] = []
         self.ghosts: list[ExternalProcess] = []  # of processes that are gone
+        self.nobodys: list[tuple[str, int]] = []  # by name, memory that no process can show
 
     def give(self, holder: Holder, held: int) -> None:
         self.by_holder[holder] = self.by_holder.get(holder, 0) + held
@@ -98,14 +106,15 @@ class _Shares:
         """Return what neither a holder nor a living process of others accounts for."""
         return max(0, self.used - sum(self.by_holder.values()) - _total(self.external))
 
-    def claim(self, claims: Iterable[tuple[Holder, int]]) -> None:
-        """Give what no process proves, as far as it can be true."""
-        left = self.unexplained()
+    def claim(self, claims: Iterable[tuple[Holder, int]]) -> int:
+        """Give what no process proves, as far as it can be true; return how much that is."""
+        before = left = self.unexplained()
         for holder, claimed in sorted(claims):
             held = min(max(0, claimed), left)
             if held:
                 self.give(holder, held)
                 left -= held
+        return before - left
 
     def done(self, fault: Optional[str]) -> ResourceAttribution:
         attributed = sum(self.by_holder.values())
@@ -135,8 +144,11 @@ class _Shares:
         if len(rows) > EXTERNAL_LISTED:
             note = f"{len(rows) - EXTERNAL_LISTED} more processes"
             listed.append(ExternalProcess(0, None, _total(rows) - _total(listed), note))
-        if left > 0:
-            listed.append(ExternalProcess(0, None, left, "unlisted"))
+        for note, there in (*self.nobodys, ("unlisted", left)):
+            held = min(there, left)
+            if held > 0:
+                listed.append(ExternalProcess(0, None, held, note))
+                left -= held
         return tuple(listed)
 
 
@@ -151,8 +163,15 @@ def _largest_first(row: ExternalProcess) -> tuple[bool, int, int]:
 # -- RAM ----------------------------------------------------------------------------------------
 
 
+class _Reports(NamedTuple):
+    """What runs report of themselves, by run id."""
+
+    private: Mapping[str, int]
+    unmovable: Mapping[str, int]
+
+
 def _ram(
-    shares: _Shares, sample: Sample, holders: Holders, lingering: Claims, reports: Mapping[str, int]
+    shares: _Shares, sample: Sample, holders: Holders, lingering: Claims, reports: _Reports
 ) -> ResourceAttribution:
     private: dict[Holder, int] = {}
     for pid, process in sample.processes.items():
@@ -162,8 +181,15 @@ def _ram(
         elif process.private_bytes:
             shares.external.append(ExternalProcess(*process.key, process.private_bytes))
     for holder, held in private.items():
-        report = reports.get(holder.name) if holder.kind is HolderKind.RUN else None
+        report = reports.private.get(holder.name) if holder.kind is HolderKind.RUN else None
         shares.give(holder, held if report is None else min(report, held))
+    # Of a run without a process nothing is left but what it may have left behind.
+    runs = [holder for holder in private if holder.kind is HolderKind.RUN]
+    told = reports.unmovable
+    claimed = shares.claim((run, told[run.name]) for run in runs if run.name in told)
+    if sample.ram is not None:
+        shared = max(0, sample.ram.shared_bytes - claimed)
+        shares.nobodys = [(HUGE_PAGES, sample.ram.huge_pool_bytes), (SHARED_MEMORY, shared)]
     shares.claim(_on_unified_boards(sample, holders).items())
     shares.claim(lingering.items())
     if sample.processes:

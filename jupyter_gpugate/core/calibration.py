@@ -5,8 +5,9 @@ each track are kept
 
 - the last ten complete observations, which alone may set a need;
 - between any two of them, and after the last, the incomplete observation with the greatest
-  lower bound and the one with the greatest out-of-memory figure (lower bounds are forgotten
-  when ten complete observations came after them, like any outlier);
+  lower bound, the one with the greatest out-of-memory figure, and the one for which most rose
+  elsewhere (lower bounds are forgotten when ten complete observations came after them, like any
+  outlier);
 - one older complete observation, if no newer enforced cap is as small and nothing ran out of
   memory since: it proves that its cap sufficed.
 
@@ -39,6 +40,8 @@ class Evidence:
     bound_bytes: int  # greatest lower bound that no later enforced cap has refuted
     oom_bytes: int  # greatest out-of-memory figure since the last complete one, else 0
     cap_bytes: int | None  # least enforced cap that sufficed since the last out-of-memory
+    #: What rose and fell elsewhere with attempts since the last complete one, at most.
+    elsewhere_bytes: int = 0
 
     @property
     def greatest(self) -> Observation:
@@ -120,7 +123,7 @@ def setting_on(resource: str, setting: Setting) -> Setting:
 def weigh(observations: Sequence[Observation]) -> Evidence:
     """Read the evidence off observations of one setting, given oldest first."""
     complete: list[Observation] = []
-    bound, oom, cap, oom_later = 0, 0, None, False
+    bound, oom, cap, oom_later, elsewhere = 0, 0, None, False, 0
     for observation in reversed(observations):
         if observation.complete:
             if len(complete) < WINDOW:
@@ -129,13 +132,15 @@ def weigh(observations: Sequence[Observation]) -> Evidence:
             if enforced is not None and not oom_later:
                 cap = enforced if cap is None else min(cap, enforced)
             continue
+        if not complete:
+            elsewhere = max(elsewhere, observation.elsewhere_bytes or 0)
         if observation.oom_at_bytes is not None:
             oom_later = True
             oom = oom if complete else max(oom, observation.oom_at_bytes)
         if len(complete) < WINDOW:
             shown = _bound(observation)
             bound = max(bound, shown if cap is None else min(shown, cap))
-    return Evidence(tuple(complete), bound, oom, cap)
+    return Evidence(tuple(complete), bound, oom, cap, elsewhere)
 
 
 def irrelevant_parameters(tracks: Sequence[Track]) -> tuple[str, ...]:
@@ -213,9 +218,13 @@ def _telling(gap: Sequence[Observation]) -> list[Observation]:
         return []
     bound = max(gap, key=_bound)
     oom = max(gap, key=lambda observation: observation.oom_at_bytes or 0)
-    if oom is bound or oom.oom_at_bytes is None:
-        return [bound]
-    return [observation for observation in gap if observation is bound or observation is oom]
+    elsewhere = max(gap, key=lambda observation: observation.elsewhere_bytes or 0)
+    told = [bound]
+    if oom.oom_at_bytes is not None:
+        told.append(oom)
+    if elsewhere.elsewhere_bytes is not None:
+        told.append(elsewhere)
+    return [observation for observation in gap if any(observation is one for one in told)]
 
 
 def _tightest(

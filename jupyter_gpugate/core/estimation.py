@@ -199,6 +199,7 @@ class _Known:
     ignored: tuple[str, ...]
     bound_bytes: int  # of the owner and name
     prior_bytes: Optional[int]  # of other sources of the owner and name
+    elsewhere_bytes: int  # what seems to have been held for its attempts out of their trees
 
     def views(self, asked: Setting) -> list[_View]:
         """See the asked setting on its device model, or on each model seen if it names none."""
@@ -216,7 +217,7 @@ class _Known:
             self.resource,
             HolderKind.RUN,
             None,
-            note="nothing is known of this source yet",
+            note=self._why_unknown(),
             lower_bound_bytes=self.bound_bytes,
             prior_bytes=self.prior_bytes,
         )
@@ -235,6 +236,12 @@ class _Known:
             n=guess.n,
             note="; ".join(notes),
         )
+
+    def _why_unknown(self) -> str:
+        if not self.elsewhere_bytes:
+            return "nothing is known of this source yet"
+        rise = in_mb(self.elsewhere_bytes)
+        return f"it holds next to nothing itself, and {rise} rose and fell elsewhere with it"
 
     def _view(self, asked: Setting) -> _View:
         here = _circumstances(asked, self.ignored)
@@ -260,7 +267,8 @@ def _known(calibration: Calibration, family: Family, resource: str) -> _Known:
     for track in own:
         circumstances.setdefault(_circumstances(track.setting, ignored), []).append(track)
     bound = max((track.evidence.bound_bytes for track in tracks), default=0)
-    return _Known(resource, circumstances, ignored, bound, max(needs, default=None))
+    elsewhere = max((track.evidence.elsewhere_bytes for track in own), default=0)
+    return _Known(resource, circumstances, ignored, bound, max(needs, default=None), elsewhere)
 
 
 def _asked(setting: Setting, resource: str, device_model: Optional[str]) -> Setting:

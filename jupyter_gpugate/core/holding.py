@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from jupyter_gpugate.core import elsewhere, lingering, unmovable
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core import lingering
 from jupyter_gpugate.core.attribution import attribute
 from jupyter_gpugate.core.growth import can_be_told, grown
 from jupyter_gpugate.core.model import (
@@ -34,14 +34,17 @@ PEAK_STEP_BYTES = 16 * MB
 
 def observe(state: GateState, sample: Sample, now: float) -> tuple[GateState, tuple[ev.Event, ...]]:
     """Take a new sample in: the state that knows it, and the events that follow from it."""
+    state = unmovable.follow(state, sample)
     free = _free(sample)
     left = lingering.follow(state, sample, free)
+    reports = unmovable.reports(state, sample)
     attribution = attribute(
         sample,
         _roots(state, sample),
         remembered=state.attribution.holder_of,
         lingering=lingering.claims(left),
-        run_ram=_ram_reports(state, sample),
+        run_ram=reports.private,
+        run_unmovable=reports.unmovable,
         run_vram={run_id: x.report.vram_held_bytes for run_id, x in state.leases.items()},
     )
     seen = Seen(state, sample, attribution, free)
@@ -55,6 +58,7 @@ def observe(state: GateState, sample: Sample, now: float) -> tuple[GateState, tu
         free_seen=free,
         utilisation=_utilisation(state, sample),
     )
+    state = elsewhere.follow(state, sample)
     return state, tuple(_consequences(state, sample, now))
 
 
@@ -86,19 +90,6 @@ def _roots(state: GateState, sample: Sample) -> dict[ProcessKey, Holder]:
         if lease.process is not None:
             roots[lease.process] = holder
     return roots
-
-
-def _ram_reports(state: GateState, sample: Sample) -> dict[str, int]:
-    """Each run's own report, where it is no younger than the sample."""
-    if sample.ram is None:
-        return {}
-    return {
-        lease.run_id: lease.report.ram_held_bytes
-        for lease in state.leases.values()
-        if lease.report.ram_held_bytes is not None
-        and lease.report_at is not None
-        and lease.report_at <= sample.ram.taken_at
-    }
 
 
 # -- what else a sample shows ---------------------------------------------------------------------

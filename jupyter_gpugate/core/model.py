@@ -42,6 +42,13 @@ class ProcessKey(NamedTuple):
     start_ticks: int
 
 
+class ProcessBytes(NamedTuple):
+    """What one process holds of a resource."""
+
+    process: ProcessKey
+    held_bytes: int
+
+
 class Origin(str, Enum):
     """Where a number of an estimate comes from."""
 
@@ -326,6 +333,8 @@ class Observation:
     duration_s: Optional[float] = None
     neighbours: int = 0
     run_id: str = ""
+    #: What rose and fell with the run in the hands of others: then it has shown nothing.
+    elsewhere_bytes: Optional[int] = None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple, Optional
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.elsewhere import risen_elsewhere
 from jupyter_gpugate.core.leases import greater_peaks
 from jupyter_gpugate.core.model import (
     RAM,
@@ -14,6 +15,7 @@ from jupyter_gpugate.core.model import (
     EndReport,
     Enforcement,
     Observation,
+    Sample,
 )
 from jupyter_gpugate.core.needs import setting_on
 from jupyter_gpugate.core.state import GateState, Lease, Usage
@@ -23,8 +25,13 @@ LONGEST_GAP_S = 15.0
 OWN_CAP = "own_cap"
 
 
-def sedimented(state: GateState, event: ev.Event, wall: float) -> tuple[ev.Sedimented, ...]:
-    """The observations that a `Finished` event yields, given the state before it."""
+def sedimented(
+    state: GateState, event: ev.Event, wall: float, sample: Optional[Sample] = None
+) -> tuple[ev.Sedimented, ...]:
+    """The observations that a `Finished` event yields, given the state before it.
+
+    ``sample`` was taken after it: it tells whether memory of others has gone with the run.
+    """
     if not isinstance(event, ev.Finished) or event.end.outcome is AttemptOutcome.NOT_STARTED:
         return ()
     lease = state.leases.get(event.run_id)
@@ -32,11 +39,25 @@ def sedimented(state: GateState, event: ev.Event, wall: float) -> tuple[ev.Sedim
         return ()
     end = replace(event.end, peaks=greater_peaks(lease.peaks, event.end.peaks))
     seen = (_of_ram(lease, end, event.at), _of_vram(state, lease, end, event.at))
-    return tuple(
-        ev.Sedimented(event.at, _observation(state, lease, end, wall, shown))
-        for shown in seen
-        if shown is not None
-    )
+    lessons = []
+    for shown in filter(None, seen):
+        lesson = _observation(state, lease, end, wall, shown)
+        risen = _elsewhere(state, lease, shown, sample)
+        if risen is not None:
+            lesson = replace(lesson, complete=False, elsewhere_bytes=risen)
+        lessons.append(ev.Sedimented(event.at, lesson))
+    return tuple(lessons)
+
+
+def _elsewhere(
+    state: GateState, lease: Lease, shown: _Shown, sample: Optional[Sample]
+) -> Optional[int]:
+    """What a daemon or a server seems to have held for this run, on the kind of resource."""
+    if sample is None:
+        return None
+    here = lease.devices if shown.resource == VRAM else (RAM,)
+    found = (risen_elsewhere(state, lease, r, shown.peak_bytes, sample) for r in here)
+    return max((risen for risen in found if risen is not None), default=None)
 
 
 class _Shown(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Callable
 
 from jupyter_gpugate.core import events as ev
@@ -46,6 +47,10 @@ def _drain_changed(draft: Draft, event: ev.DrainChanged) -> None:
 def _sedimented(draft: Draft, event: ev.Sedimented) -> None:
     observation = event.observation
     draft.set("calibration", sediment(draft.get("calibration"), observation))
+    ended = draft.get("ended").get(observation.run_id)
+    if ended is not None and observation.elsewhere_bytes is not None:
+        elsewhere = {**ended.elsewhere, observation.resource: observation.elsewhere_bytes}
+        draft.table("ended")[observation.run_id] = replace(ended, elsewhere=elsewhere)
     draft.renew_needs(_of_name(observation.family.owner, observation.family.name))
 
 

@@ -15,6 +15,7 @@ from jupyter_gpugate.core.model import (
     Estimate,
     Peaks,
     Phase,
+    ProcessBytes,
     ProcessKey,
     Request,
     RunEnd,
@@ -172,6 +173,8 @@ class Lease:
     beat_at: Optional[float] = None
     report: RunReport = RunReport()
     report_at: Optional[float] = None
+    unmovable_from: Optional[float] = None  # the report that `unmovable_bytes` goes with
+    unmovable_bytes: int = 0  # the machine's, when that report was new
     report_gap_s: float = 0.0  # the longest that its supervisor went without a reading
     peaks: Peaks = Peaks()
     episode: int = 0
@@ -179,6 +182,8 @@ class Lease:
     longest_episode_s: float = 0.0
     stop_reason: str = ""
     usage: Mapping[str, Usage] = field(default_factory=dict)
+    #: Resource -> what processes that were no run's held there when this one was first seen.
+    others_at_start: Mapping[str, tuple[ProcessBytes, ...]] = field(default_factory=dict)
     neighbours: int = 0
 
     @property
@@ -239,6 +244,8 @@ class Ended:
     attempt: int = 0
     fence: int = 0
     peaks: Mapping[str, int] = field(default_factory=dict)  # resource -> bytes, as measured
+    #: Kind of resource -> bytes that rose and fell with the run in the hands of others.
+    elsewhere: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -272,6 +279,11 @@ class GateState:
     utilisation: Mapping[str, float] = field(default_factory=dict)
     present: frozenset[str] = frozenset()  # the devices that the last sample showed
     free_seen: Mapping[str, int] = field(default_factory=dict)  # resource -> bytes, last sample
+    unmovable_seen: Optional[int] = None  # in the last sample
+    #: Resource -> (time, what processes that are no run's hold there), of the last seconds.
+    others: Mapping[str, tuple[tuple[float, tuple[ProcessBytes, ...]], ...]] = field(
+        default_factory=dict
+    )
     fence: int = 0
     order: int = 0
     tick: int = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission import decide
@@ -103,7 +104,8 @@ def _advance(
     """The state after what happened, every event on the way, and what was wrong with the sample."""
     events: list[ev.Event] = []
     now, wall, fault = happened.now, happened.wall, ""
-    state = _fold(state, happened.posted, events, wall)
+    sample = happened.sample if happened.measured else None
+    state = _fold(state, happened.posted, events, wall, sample)
     if happened.measured:
         try:
             state, seen = observe(state, happened.sample, now)
@@ -130,9 +132,16 @@ def _after_gap(state: GateState, now: float) -> GateState:
 
 
 def _fold(
-    state: GateState, new: Iterable[ev.Event], events: list[ev.Event], wall: float
+    state: GateState,
+    new: Iterable[ev.Event],
+    events: list[ev.Event],
+    wall: float,
+    sample: Optional[Sample] = None,
 ) -> GateState:
-    """Apply events; an end is looked at in the state before it, for what it has taught."""
+    """Apply events; an end is looked at in the state before it, for what it has taught.
+
+    ``sample`` is a new one, taken after these events.
+    """
     for ends, group in itertools.groupby(new, key=lambda e: isinstance(e, ev.Finished)):
         batch: Sequence[ev.Event] = list(group)
         if not ends:
@@ -140,7 +149,7 @@ def _fold(
             state = apply(state, batch)
             continue
         for event in batch:
-            lessons = sedimented(state, event, wall)
+            lessons = sedimented(state, event, wall, sample)
             events.extend((event, *lessons))
             state = apply(state, (event, *lessons))
     return state

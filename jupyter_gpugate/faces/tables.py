@@ -215,15 +215,24 @@ def _lingering(row: Json, devices: Sequence[Json]) -> list[str]:
     return [str(row.get("run_id", "")), f"{where} {words.mb(row.get('held_bytes'))}"]
 
 
+#: Rows that are no process's.
+_NOTES: Final = {
+    "unlisted": "memory that no process accounts for",
+    "shared_memory": "shared memory, and files in memory (/dev/shm, tmpfs)",
+    "huge_pages": "memory that is reserved for huge pages",
+}
+
+
 def _external(row: Json, devices: Sequence[Json]) -> list[str]:
     nobody = not row.get("pid")
-    what = row.get("command") or row.get("note") or ""
+    note = str(row.get("note") or "")
+    what = row.get("command") or _NOTES.get(note, note)
     return [
         words.mb(row.get("held_bytes")),
         words.resource(str(row.get("resource", "")), devices),
         "" if nobody else str(row["pid"]),
         str(row.get("user") or ""),
-        "memory that no process accounts for" if nobody else str(what),
+        str(what),
     ]
 
 

@@ -414,7 +414,8 @@ class FinishedHandler(SocketHandler):
                 ev.Finished(self.gate.now(), message.run_id, message.fence, message.end)
             )
         ended = self.gate.state.ended.get(message.run_id)
-        self.finish({"recorded": True, "peaks": dict(ended.peaks) if ended else {}})
+        shown = (ended.peaks, ended.elsewhere) if ended else ({}, {})
+        self.finish({"recorded": True, "peaks": dict(shown[0]), "elsewhere": dict(shown[1])})
 
     def _is_recorded(self, message: FinishedMessage) -> bool:
         ended = self.gate.state.ended.get(message.run_id)

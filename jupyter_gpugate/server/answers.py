@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jupyter_gpugate.core.admission import verdict_on
@@ -21,6 +21,7 @@ from jupyter_gpugate.core.needs import (
 )
 from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.core.room import rooms
+from jupyter_gpugate.core.scaling import in_mb
 from jupyter_gpugate.core.snapshot import device_words, queued_row, running_row
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.accelerators import unmanaged
@@ -85,7 +86,11 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "directory": str(record.path),
         "output_tail": summary.get("output_tail", ""),
         "error": summary.get("error"),
-        "warnings": [*_unheeded(record.request), *(summary.get("warnings") or ())],
+        "warnings": [
+            *_unheeded(record.request),
+            *(summary.get("warnings") or ()),
+            *_elsewhere(summary),
+        ],
         "peaks": summary.get("peaks") or {},
         "kill": outcome.get("kill"),
         "position": None,
@@ -103,6 +108,16 @@ def _unheeded(request: Request) -> Iterator[str]:
     """What was asked for and has no effect on this machine."""
     if request.hints.vram_bytes is not None and request.family.gpus == 0:
         yield "the hint of GPU memory has no effect: the run has no GPU"
+
+
+def _elsewhere(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Why an attempt has taught nothing although it was measured."""
+    for resource, risen in (summary.get("elsewhere") or {}).items():
+        yield (
+            f"it held next to nothing itself, while {in_mb(risen)} of {resource.upper()} outside of"
+            " it rose and fell with it: what a daemon or a server holds for a run is not measured,"
+            " so nothing was learned of what it needs"
+        )
 
 
 def _episodes_done(record: Record, live: dict[str, Any]) -> int:

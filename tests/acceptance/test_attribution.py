@@ -231,3 +231,33 @@ def test_a_gate_that_has_lost_its_journal_stops_no_run(
     assert second.run(run_id)["status"] == "active"
     release.touch()
     assert second.ended(run_id)["end"] == "completed"
+
+
+def test_work_that_a_daemon_does_for_a_run_teaches_nothing_of_it(
+    server: Served, tmp_path: Path
+) -> None:
+    """A client that holds next to nothing is not measured by it: its card and estimate say why."""
+    done = tmp_path / "done"
+    source = f"import os, time\nwhile not os.path.exists({str(done)!r}): time.sleep(0.02)"
+    run_id = server.submit("boxed", source, gpus=0)
+    until(lambda: server.active(run_id)["held"].get("ram"), "the run is seen")
+    code = "held = bytearray(700 << 20)\nheld[::4096] = bytes(len(held[::4096]))\ninput()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as daemon:
+        until(
+            lambda: any(
+                row["pid"] == daemon.pid and row["held_bytes"] > 690 * MB
+                for row in server.queue()["external"]
+            ),
+            "the daemon's work is seen",
+        )
+    done.touch()
+    run = server.ended(run_id)
+    assert run["end"] == "completed"
+    [warning] = [text for text in run["warnings"] if "outside" in text]
+    assert "nothing was learned" in warning
+    [term] = server.ask("GET", "/estimate?name=boxed&gpus=0").json["terms"]
+    assert (term["origin"], term["need_bytes"]) == (None, None)
+    assert "rose and fell elsewhere" in term["note"]
+    told = server.ask("GET", f"/runs/{run_id}/story").json["story"]
+    lessons = [event["observation"] for event in told if event["event"] == "sedimented"]
+    assert [lesson["complete"] for lesson in lessons] == [False]

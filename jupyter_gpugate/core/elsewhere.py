@@ -1,0 +1,109 @@
+"""Work done for a run out of its tree, by a daemon or a server that was there before.
+
+It cannot be followed, but it can be seen: the run itself held next to nothing, and processes that
+are no run's grew by much while it ran and let go of it when it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Optional
+
+from jupyter_gpugate.core.model import (
+    MB,
+    RAM,
+    Attribution,
+    HolderKind,
+    Phase,
+    ProcessBytes,
+    ProcessKey,
+    Sample,
+)
+from jupyter_gpugate.core.state import GateState, Lease
+
+#: What is worth a doubt together, and of a single process; and so many times what the run held.
+LEAST_BYTES = 256 * MB
+LEAST_OF_ONE = 64 * MB
+FACTOR = 2
+#: What there was this long before the end counts as there at the end.
+LAST_S = 5.0
+
+
+def follow(state: GateState, sample: Sample) -> GateState:
+    """Keep what processes that are no run's hold, while a run lives; ``state`` knows the sample."""
+    live = [lease for lease in state.leases.values() if lease.phase is not Phase.GRANTED]
+    if not live:
+        return replace(state, others={}) if state.others else state
+    now = {r: _others(sample, state.attribution, r) for r in state.attribution.resources}
+    others = dict(state.others)
+    for resource, (at, held) in now.items():
+        recent = [row for row in others.get(resource, ()) if at - LAST_S <= row[0] < at]
+        others[resource] = (*recent, (at, held))
+    leases = dict(state.leases)
+    for lease in live:
+        new = {r: held for r, (_, held) in now.items() if r not in lease.others_at_start}
+        if new:
+            older = {r: _older(held, lease) for r, held in new.items()}
+            started = {**lease.others_at_start, **older}
+            leases[lease.run_id] = replace(lease, others_at_start=started)
+    return replace(state, others=others, leases=leases)
+
+
+def risen_elsewhere(
+    state: GateState, lease: Lease, resource: str, peak_bytes: int, sample: Sample
+) -> Optional[int]:
+    """How far other processes rose and fell with a run that has ended; None: not to speak of.
+
+    ``state`` is that before the end, ``sample`` was taken after it.
+    """
+    if resource not in lease.others_at_start:
+        return None
+    began = dict(lease.others_at_start[resource])
+    last: dict[ProcessKey, int] = {}
+    for at, held in state.others.get(resource, ()):
+        if lease.started_at is not None and at >= lease.started_at:
+            for key, size in held:
+                last[key] = max(size, last.get(key, 0))
+    now = _holding(sample, resource)
+    moved = (min(top - began.get(key, 0), top - now.get(key, 0)) for key, top in last.items())
+    total = sum(size for size in moved if size >= LEAST_OF_ONE)
+    return total if total >= max(LEAST_BYTES, FACTOR * peak_bytes) else None
+
+
+def _older(held: tuple[ProcessBytes, ...], lease: Lease) -> tuple[ProcessBytes, ...]:
+    """Of these, the processes that are older than the run: a younger one held nothing before."""
+    began = lease.process.start_ticks if lease.process is not None else 0
+    return tuple(one for one in held if one.process.start_ticks < began)
+
+
+def _others(
+    sample: Sample, attribution: Attribution, resource: str
+) -> tuple[float, tuple[ProcessBytes, ...]]:
+    """When a resource was read, and what each notable process held there that is no run's."""
+    reading = sample.device(resource)
+    taken_at = reading.taken_at if reading else sample.ram.taken_at if sample.ram else 0.0
+    runs = HolderKind.RUN
+    found = []
+    for key, held in _holding(sample, resource).items():
+        if held >= LEAST_OF_ONE:
+            holder = attribution.holder_of.get(key)
+            if holder is None or holder.kind is not runs:
+                found.append(ProcessBytes(key, held))
+    return taken_at, tuple(found)
+
+
+def _holding(sample: Sample, resource: str) -> Mapping[ProcessKey, int]:
+    """What each living process holds on a resource, as far as that is told."""
+    if resource == RAM:
+        least = LEAST_OF_ONE // 2  # a fall below it is whole
+        return {
+            p.key: p.private_bytes for p in sample.processes.values() if p.private_bytes > least
+        }
+    reading = sample.device(resource)
+    listed = reading.processes if reading and reading.processes and sample.pids_are_ours else ()
+    return {
+        sample.processes[row.pid].key: row.held_bytes
+        for row in listed
+        if row.held_bytes is not None and row.pid in sample.processes
+    }
