@@ -214,8 +214,15 @@ def _serve(argv: list[str]) -> int:
     if not _can_measure():
         print(_TOO_OLD, file=sys.stderr)
         return UNAVAILABLE
+    from jupyter_gpugate.notebook.client import connect
+    from jupyter_gpugate.notebook.enclosing_run import attempt_above
     from jupyter_gpugate.server import service
 
+    if attempt_above() is not None and not {"-h", "--help"} & set(argv):
+        # A gate in a run would end with it: one is started outside, and this one is not needed.
+        connect()
+        print("jupyter gpugate: the gate runs outside of this run", file=sys.stderr)
+        return OK
     return service.main(argv) or OK
 
 

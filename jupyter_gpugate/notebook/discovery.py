@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, Optional
 
 from jupyter_gpugate.core.protocol import RUN_MODULE, isolation
-from jupyter_gpugate.notebook import gate_record
+from jupyter_gpugate.notebook import enclosing_run, gate_record
 from jupyter_gpugate.notebook.environment import for_a_gate
 from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
 
@@ -144,6 +144,10 @@ def start_gate(
     come up.
     """
     log = _own_log(environ)
+    attempt = enclosing_run.attempt_above()
+    if attempt is not None:
+        _launch_outside(attempt, log, give_up, environ)
+        return _awaited(None, log, give_up, environ)
     watch = _launch(log, environ)
     try:
         return _awaited(watch, log, give_up, environ)
@@ -153,14 +157,14 @@ def start_gate(
 
 
 def _awaited(
-    watch: subprocess.Popen[bytes],
+    watch: Optional[subprocess.Popen[bytes]],
     log: Path,
     give_up: Callable[[], bool],
     environ: Mapping[str, str],
 ) -> Path:
     deadline = time.monotonic() + START_WAIT_S
     while time.monotonic() < deadline and not give_up():
-        ended_with = watch.poll()
+        ended_with = watch.poll() if watch is not None else None
         found = find(environ)
         if found is not None:
             return found
@@ -240,6 +244,20 @@ def _own_log(environ: Mapping[str, str]) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_folder(folder)
     return folder / "gate.log"
+
+
+def _launch_outside(
+    attempt: Path, log: Path, give_up: Callable[[], bool], environ: Mapping[str, str]
+) -> None:
+    """Have a gate started that does not belong to the run which this process belongs to."""
+    log.unlink(missing_ok=True)
+    inherited = _where_importable(for_a_gate(environ))
+    where = {"log": str(log), "cwd": _home_or_root()}
+    if not enclosing_run.ask_for_gate(attempt, inherited, give_up, **where) and not give_up():
+        raise GateUnreachable(
+            "no gate is running, and one that is started in a run would end with it: start it "
+            "outside, with `jupyter gpugate serve --user`"
+        )
 
 
 def _launch(log: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:

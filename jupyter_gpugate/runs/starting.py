@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.model import AttemptOutcome, Grant
-from jupyter_gpugate.core.protocol import is_token, isolation, to_json
+from jupyter_gpugate.core.protocol import RUN_MODULE, is_token, isolation, to_json
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import Torn, opened
 from jupyter_gpugate.runs.processes import ProcessName, boot_id, is_alive, start_ticks, tagged
@@ -96,6 +96,7 @@ def launch_of(
         "time_limit_s": spec.get("time_limit_s"),
         "grace_s": grace_s,
         "heartbeat_s": HEARTBEAT_S,
+        "gate": [sys.executable, "-c", RUN_MODULE, "jupyter_gpugate", "serve", "--user"],
         "oom_score_adj": OOM_SCORE,
         "resume_from": f"attempts/{grant.attempt - 1}" if resume.is_dir() else None,
     }

@@ -62,6 +62,8 @@ OUTPUT_CAP = 64 << 20  # of printed bytes, and again of displays
 CHUNK = 1 << 16
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+CLONE_PARENT = 0x8000
+CLONE_CALL = {"x86_64": 56, "aarch64": 220, "riscv64": 220, "ppc64le": 120}
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -286,6 +288,36 @@ def make_cgroup(name: str) -> str | None:
 
 
 # -- stopping ---------------------------------------------------------------------------------
+
+
+def start_beside(argv: list[str], environ: dict[str, str], cwd: str, log: str) -> None:
+    """Start a program as a child of this process's parent, outside of the tree below.
+
+    There must be no other thread: the child is a bare copy of this one until it executes.
+    """
+    call = CLONE_CALL[os.uname().machine]
+    environ = {k: v for k, v in environ.items() if not k.startswith("GPUGATE_RUN_ID")}
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    output = os.open(log, flags, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # PyDLL keeps hold of the interpreter's lock, which nobody could hand to the child.
+        child = ctypes.PyDLL(None).syscall(call, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
+        if child == 0:
+            try:
+                os.setsid()
+                os.umask(0o022)
+                os.chdir(cwd)
+                for ours, theirs in ((null, 0), (output, 1), (output, 2)):
+                    os.dup2(ours, theirs)
+                os.execve(argv[0], argv, environ)  # noqa: S606 - there is no shell to start
+            finally:
+                os._exit(127)
+    finally:
+        os.close(output)
+        os.close(null)
+    if child < 0:
+        raise OSError("no process can be made")
 
 
 class Stopping:
@@ -1018,6 +1050,10 @@ class GateLink:
         self._answer: Answer | None = None
         self._delay_s = self._not_before = 0.0
 
+    @property
+    def is_busy(self) -> bool:
+        return self._thread is not None
+
     def ask(self, message: str, body: Callable[[], dict[str, Any]], now: float) -> bool:
         """Send a message unless another is under way or the last failure is too young."""
         if self._thread is not None or now < self._not_before:
@@ -1405,7 +1441,25 @@ class Supervisor:
             self._glance(now)
         if self.stopping is not None:
             self.stopping.advance(now)
+        elif not self.link.is_busy:
+            self._start_wanted_gate()
         self._talk(now)
+
+    def _start_wanted_gate(self) -> None:
+        """Start a gate if a program of the run wants one; what the run started would end with it.
+
+        Which program that is was said before any user code ran.
+        """
+        place = self._path("gate.json")
+        if not os.path.exists(place) or "gate" not in self.launch:
+            return
+        try:
+            with open(place, "rb") as file:
+                wanted = json.load(file)
+            os.unlink(place)
+            start_beside(self.launch["gate"], wanted["environ"], wanted["cwd"], wanted["log"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            sys.stderr.write(f"the gate that the run wants cannot be started: {error!r}\n")
 
     def _read_output(self, worker: Worker) -> None:
         data, ended = pull(worker.output)

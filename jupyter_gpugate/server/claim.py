@@ -91,6 +91,8 @@ class Claim:
 
     def addresses(self) -> list[str]:
         """Where the gate in force may be reached, the likeliest first."""
+        with contextlib.suppress(OSError):
+            self._of_user = self._of_user or user_lock()
         found = (
             str(self._in_force().get("socket") or ""),
             self._recorded(),

@@ -46,6 +46,8 @@ from jupyter_gpugate.server.wire import BODY_LIMIT_BYTES, ENVIRONMENT_LIMIT_BYTE
 
 #: More than any body may have: whatever is too large is told so by its handler.
 MOST_BODY_BYTES = 4 * (BODY_LIMIT_BYTES + ENVIRONMENT_LIMIT_BYTES)
+#: Every process of a run has this one, unless the run has taken it away.
+RUN_VARIABLE = "GPUGATE_RUN_ID"
 #: How often a follower looks whether it may take over, and a gate whether it can be found.
 LOOK_S = 1.0
 
@@ -101,6 +103,7 @@ class Host:
         told = json.loads(settings.as_text())
         self._claim = Claim(settings.socket, settings.state, told)
         self._doors: Doors | None = None
+        self._starting: subprocess.Popen[bytes] | None = None  # a gate outside of this run
         self._differed = False  # it was said that another gate's settings are in force
         self._held = contextlib.AsyncExitStack()  # what leading has opened, to be closed again
         self._following: asyncio.Task[None] | None = None
@@ -160,6 +163,9 @@ class Host:
 
     async def _is_leading(self) -> bool:
         """Take the lead if it is free; where that fails, let go of it and keep the reason."""
+        if os.environ.get(RUN_VARIABLE):
+            await self._have_gate_outside()
+            return False
         try:
             if not self._claim.take():
                 self._tell_differences()
@@ -178,6 +184,16 @@ class Host:
             return False
         self.fault = ""
         return True
+
+    async def _have_gate_outside(self) -> None:
+        """See that there is a gate; in a server that a run has started, one would end with it."""
+        try:
+            (await self.dial()).close()
+            self.fault = ""
+        except OSError as error:
+            self.fault = str(error)
+            if self._starting is None or self._starting.poll() is not None:
+                self._starting = _start_gate({**os.environ})
 
     def _tell_differences(self) -> None:
         """Say once that other settings than these are in force."""
@@ -256,19 +272,20 @@ class Host:
 
     def _start_successor(self) -> None:
         """A small process of the user's own that goes on with the queue."""
-        environ = {k: v for k, v in os.environ.items() if not is_token(k)}
-        environ[SOCKET_VARIABLE] = str(self.settings.socket)
-        settings = ["--settings", self.settings.as_text()]
-        module = ["-c", RUN_MODULE, "jupyter_gpugate"]
-        subprocess.Popen(
-            [sys.executable, *module, "serve", "--user", *settings],
-            env=environ,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        environ = {**os.environ, SOCKET_VARIABLE: str(self.settings.socket)}
+        _start_gate(environ, "--settings", self.settings.as_text())
+
+
+def _start_gate(environ: dict[str, str], *options: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN_MODULE, "jupyter_gpugate", "serve", "--user", *options],
+        env={k: v for k, v in environ.items() if not is_token(k)},
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _say_nothing(_handler: object) -> None:

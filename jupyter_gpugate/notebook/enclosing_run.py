@@ -1,0 +1,60 @@
+"""The run that this process is a part of, if any, and a gate that is to be no part of it.
+
+All that a run starts is charged to it and ends with it.  So its supervisor starts the gate that a
+program in the run has need of, beside itself and not below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Optional
+
+#: A supervisor looks several times a second; one that is about to end looks no more.
+TAKEN_S: Final = 15.0
+_PARENT: Final = 1  # counted from the field after the command's closing bracket
+_PROGRAM: Final = b"/supervisor.py"
+
+
+def attempt_above() -> Optional[Path]:
+    """Return the directory of the attempt whose supervisor is above this process; None without."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            return None
+        if len(command) > 1 and command[-2] == command[-1] + _PROGRAM:
+            return Path(os.fsdecode(command[-1]))
+        pid = int(fields[_PARENT])
+    return None
+
+
+def ask_for_gate(
+    attempt: Path, environ: Mapping[str, str], give_up: Callable[[], bool], **how: str
+) -> bool:
+    """Have the supervisor of an attempt start a gate; return whether it has taken that up."""
+    wanted = attempt / "gate.json"
+    draft = wanted.with_name(f".gate.json.{os.getpid()}")
+    content: dict[str, Any] = {"environ": dict(environ), **how}
+    try:
+        draft.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(draft, flags, 0o600), "w", encoding="ascii") as file:
+            json.dump(content, file)
+        draft.replace(wanted)
+    except OSError:
+        return False
+    deadline = time.monotonic() + TAKEN_S
+    while time.monotonic() < deadline and not give_up():
+        if not wanted.exists():
+            return True
+        time.sleep(0.05)
+    with contextlib.suppress(OSError):
+        wanted.unlink()
+    return False
