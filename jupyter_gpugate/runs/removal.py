@@ -36,7 +36,7 @@ def remove_run(path: Path) -> str:
         path.rename(aside)
     except FileNotFoundError:
         return ""
-    if aside.is_symlink():  # the run has put it in the place of its directory
+    if not stat.S_ISDIR(aside.lstat().st_mode):  # the run has put it in its directory's place
         aside.unlink()
         return ""
     return remove_tree(aside)

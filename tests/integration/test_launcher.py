@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import logging
-import os
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +16,9 @@ import pytest
 
 from jupyter_gpugate.runs import attempts, directory
 from jupyter_gpugate.runs.launcher import Launcher
-from jupyter_gpugate.runs.machine import this_machine
 from jupyter_gpugate.runs.record import Refused
-from tests.integration.supervised import PATIENCE_S, Gate
-
-
-class GateOfRuns(Gate):
-    """Keeps the requests it got, and gives the grants that a test makes."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.grants: list[dict[str, Any]] = []
-        self.ended: list[dict[str, Any]] = []
-        self.verdicts: dict[int, tuple[int, dict[str, Any]]] = {}  # fence -> answer to started
-        self.replies.update(
-            defaults=(200, {"gpus": 0}),
-            request=(200, {"status": "queued"}),
-            register=(200, {"unknown": [], "unneeded": []}),
-            withdraw=(200, {"gone": True}),
-            decline=(200, {"gone": True}),
-        )
-        self._closed = threading.Event()
-
-    def answer(self, message: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        if message == "presence":
-            self._closed.wait(0.05)  # a long poll, in short
-            news = [grant for grant in self.grants if grant["fence"] not in body["known"]]
-            return 200, {"grants": news, "ended": self.ended, "estimates": {}}
-        status, answer = super().answer(message, body)
-        return (
-            self.verdicts.get(body["fence"], (status, answer))
-            if message == "started"
-            else (status, answer)
-        )
-
-    def grant(self, run_id: str, fence: int) -> None:
-        """Let a run start its first attempt under a fence."""
-        numbers: dict[str, Any] = {"devices": [], "charges": {}, "basis": {}, "caps": {}}
-        identity = {"run_id": run_id, "attempt": 1, "fence": fence, "enforcement": "none"}
-        self.grants.append({**identity, **numbers})
-
-    def take_back(self, fence: int) -> None:
-        """Forget a grant, as when it was not used in time."""
-        self.grants = [grant for grant in self.grants if grant["fence"] != fence]
+from tests.integration.run_side import GateOfRuns, program, run_side, served, until
+from tests.integration.supervised import PATIENCE_S
 
 
 @pytest.fixture
@@ -78,41 +36,9 @@ def launcher(gate: GateOfRuns, tmp_path: Path) -> Callable[[], Launcher]:
     """Make the run side; after another one, it finds what that one has left."""
 
     def make() -> Launcher:
-        return Launcher(
-            runs=tmp_path / "runs",
-            socket=gate.path,
-            owner="ada",
-            grace_s=1.0,
-            root=tmp_path,
-            machine=this_machine(tmp_path),
-            log=logging.getLogger("test"),
-        )
+        return run_side(gate.path, tmp_path)
 
     return make
-
-
-def served(launcher: Launcher, test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test's own steps between the start and the stop of a run side."""
-
-    async def serve() -> None:
-        await launcher.start()
-        try:
-            await test()
-        finally:
-            await launcher.stop()
-            # Its last question is still open, until the gate has answered.
-            await until(lambda: asyncio.all_tasks() == {asyncio.current_task()}, "the last answer")
-
-    asyncio.run(serve())
-
-
-async def until(condition: Callable[[], Any], what: str) -> Any:
-    """Wait for a condition, and let the run side go on meanwhile."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        await asyncio.sleep(0.01)
-    return found
 
 
 async def submitted_at_last(side: Launcher) -> str:
@@ -124,14 +50,6 @@ async def submitted_at_last(side: Launcher) -> str:
         except Refused:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.01)
-
-
-def program(code: str, **fields: Any) -> dict[str, Any]:
-    """A body as the API has validated it: a program, that tells its run by its environment."""
-    environment = {"PATH": os.environ["PATH"]}
-    numbers = {"workers": 1, "episodes": 1, "class": "normal"}
-    argv = ["python3", "-c", code]
-    return {"name": "test", "argv": argv, "environment": environment, **numbers, **fields}
 
 
 def test_a_start_that_the_gate_refuses_is_tried_again_under_the_next_grant(
