@@ -27,6 +27,8 @@ class Shown:
     #: What displays say in plain text, the newest of each display alone.
     displays: list[str] = field(default_factory=list)
     error: dict[str, Any] | None = None
+    #: In which forms, by MIME type.
+    kinds: set[str] = field(default_factory=set)
 
     @property
     def text(self) -> str:
@@ -135,6 +137,7 @@ def _take(kind: str, content: dict[str, Any], shown: Shown, slots: dict[str, str
         shown.error = content
     elif "data" in content:
         slot = (content.get("transient") or {}).get("display_id") or f"#{len(slots)}"
+        shown.kinds |= set(content["data"])
         slots[slot] = plain(content["data"].get("text/plain", ""))
 
 

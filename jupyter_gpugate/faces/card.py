@@ -109,6 +109,15 @@ def _output_html(output: str) -> str:
     return f'<div class="gpugate-output" style="{_OUTPUT}">{lines}</div>'
 
 
+def output(text_: str) -> dict[str, str]:
+    """Return both forms of output that is shown outside its card; nothing where none is visible."""
+    page = screen.html(text_)
+    if not page.strip():
+        return {}
+    plain = "\n".join(screen.text_lines(text_[-_TEXT_CHARS:]))
+    return {"text/plain": plain, "text/html": _output_html(page)}
+
+
 def without_traceback(run: Json) -> Json:
     """Return the state with its error's traceback off the output, for where that is raised too."""
     error: Json = run.get("error") or {}

@@ -44,8 +44,8 @@ class LiveCard:
     """A display that is updated in place; in a plain terminal, a print at every turn of events."""
 
     def __init__(self, shell: Any) -> None:
-        # A terminal cannot update what it has printed.
-        self._updates = getattr(shell, "kernel", None) is not None
+        #: A terminal cannot update what it has printed.
+        self.updates = getattr(shell, "kernel", None) is not None
         # What the page's script keeps up to date is not rewritten under the reader's hand.
         self._scripted = SOCKET_VARIABLE in os.environ
         self._handle: Any = None
@@ -54,12 +54,12 @@ class LiveCard:
     def show(self, run: Json, note: str = "") -> None:
         """Show the run's state and a note below it; nothing happens when both look the same."""
         told = card.without_traceback(run)
-        each = self._updates and not self._scripted
+        each = self.updates and not self._scripted
         seen = card.bundle(told, note) if each else _turn(run, note)
         if seen == self._shown:
             return
         self._shown = seen
-        if not self._updates:
+        if not self.updates:
             print(card.text(told, note))  # noqa: T201 - the terminal's display
         elif self._handle is None:
             self._handle = _display(bundle(told, note), raw=True, display_id=True)
@@ -78,9 +78,11 @@ def bundle(run: Json, note: str = "") -> dict[str, str]:
 def _alive(html: str, run: Json, note: str) -> str:
     place = f"gpugate-{secrets.token_hex(6)}"
     run_id = _quoted(str(run.get("run_id")))
+    # The page's script asks for no more of the output than this card has.
+    until = "" if run.get("output_until") is None else int(run["output_until"])
     names = {"address": ADDRESS, "id": _quoted(place), "run_id": run_id}
     return (
-        f'<div id="{place}" data-note="{escape(note, quote=True)}">'
+        f'<div id="{place}" data-note="{escape(note, quote=True)}" data-until="{until}">'
         f'<div class="gpugate-body">{html}</div></div>{_SCRIPT % names}'
     )
 
@@ -92,4 +94,5 @@ def _quoted(text: str) -> str:
 
 def _turn(run: Json, note: str) -> tuple[Any, ...]:
     reasons = run.get("reasons") or [{}]
-    return (run.get("status"), run.get("phase"), reasons[0].get("kind"), note)
+    kind, until = reasons[0].get("kind"), run.get("output_until")
+    return (run.get("status"), run.get("phase"), kind, until, note)

@@ -32,6 +32,7 @@ from jupyter_gpugate.notebook.options import (
     RUN_OPTIONS,
     Option,
 )
+from jupyter_gpugate.notebook.replay import Replay
 from jupyter_gpugate.notebook.run import Run, raise_for_end
 from jupyter_gpugate.notebook.waiting import (
     Interrupts,
@@ -253,16 +254,24 @@ class _Wait:
     def follow(self, run: Run) -> tuple[State, Verdict]:
         """Show the run until its end, or until an interrupt says not to wait for it."""
         follower = run.follow()
-        replay = results.Replay(self._shell.display_pub)
+        replay = Replay(self._shell.display_pub, updates=self._card.updates)
+        shown: State = {}
 
         def show(state: State, note: str) -> None:
-            self._card.show(state, note)
-            replay.catch_up(state)
+            shown.update(note=note)
+            self._card.show(replay.on_card(state), note)
+            if replay.catch_up(state):
+                self._card.show(replay.on_card(state), note)
+
+        def look(state: State) -> None:
+            if replay.catch_up(state, patient=True):
+                self._card.show(replay.on_card(state), shown.get("note", ""))
 
         try:
-            return until_end(follower, self.interrupts, self._patience, show)
+            return until_end(follower, self.interrupts, self._patience, show, look)
         finally:
             follower.close()
+            replay.close()
 
     def finish(self, run: Run, state: State, verdict: Verdict) -> None:
         """Take over the outputs of a completed run; raise whatever else it came to."""

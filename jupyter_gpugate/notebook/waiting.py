@@ -149,11 +149,16 @@ def submitted(
 
 
 def until_end(
-    follower: Follower, interrupts: Interrupts, patience: Patience, show: Show
+    follower: Follower,
+    interrupts: Interrupts,
+    patience: Patience,
+    show: Show,
+    look: Callable[[State], object] = lambda _state: None,
 ) -> tuple[State, Verdict]:
     """Wait for the run's end, or until the interrupts so far, or somebody elsewhere, say not to.
 
-    ``show`` gets the state and a note whenever either changed.  Returns the last state and the
+    ``show`` gets the state and a note whenever either changed, ``look`` the state again and again
+    in between, for what the gate does not report.  Returns the last state and the
     verdict under which the wait ended; LEAVE means that the run goes on.
     """
     state: State = {"run_id": follower.run_id}
@@ -171,6 +176,8 @@ def until_end(
         if ended or (verdict is not Verdict.LEAVE and (news or note != shown)):
             show(state, note)
             shown = note
+        elif not ended:
+            look(state)
         if ended or verdict is Verdict.ENOUGH:
             return state, verdict
         if verdict is Verdict.LEAVE and (state.get("detached") or follower.leave()):

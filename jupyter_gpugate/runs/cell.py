@@ -18,6 +18,7 @@ import base64
 import builtins
 import contextlib
 import dis
+import fcntl
 import functools
 import gc
 import importlib.abc
@@ -55,11 +56,21 @@ _NUMBER = re.compile(
 
 
 class Events:
-    """JSON lines to the supervisor, from this process only: what forks off it is not heard."""
+    """JSON lines to the supervisor, from this process only: what forks off it is not heard.
 
-    def __init__(self, descriptor: int) -> None:
+    A display leaves a mark in the printed output, where the supervisor takes it out: that keeps the
+    order of prints and displays, those of subprocesses and of libraries in C included.
+    """
+
+    def __init__(self, descriptor: int, secret: str = "") -> None:
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - else the cell's children keep it open
         self._descriptor = descriptor
+        self._secret = secret
+        self._printed: Optional[int] = None
+        if secret:
+            with contextlib.suppress(OSError):  # above the other one, which is known by its number
+                self._printed = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, descriptor + 1)
+        self._marks = 0
         self._lock = threading.Lock()
         self._pid = os.getpid()
 
@@ -67,10 +78,26 @@ class Events:
         """Write one event whole; a supervisor that is gone is not worth failing for."""
         if os.getpid() != self._pid:
             return
-        line = json.dumps({"event": event, **fields}, default=_plain).encode() + b"\n"
-        with self._lock, contextlib.suppress(OSError):
-            while line:
-                line = line[os.write(self._descriptor, line) :]
+        with self._lock:
+            self._write({"event": event, **fields})
+
+    def show(self, clears: str = "", /, **fields: object) -> None:
+        """Send a display or a clear, which belongs behind what was printed before it."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._marks += 1
+            mark = f"\x1b]gpugate;{self._secret};{self._marks};{clears}\x07".encode()
+            with contextlib.suppress(OSError):
+                if self._printed is not None:
+                    os.write(self._printed, mark)  # short enough to be written in one piece
+            self._write({"event": "display", "mark": self._marks, **fields})
+
+    def _write(self, event: Mapping[str, object]) -> None:
+        rest = memoryview(json.dumps(event, default=_plain).encode() + b"\n")
+        with contextlib.suppress(OSError):
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
 
     def warn(self, text: str) -> None:
         self.send("warning", text=text)
@@ -1181,12 +1208,214 @@ def end_tasks(loop: Any, patience_s: float) -> list[str]:
     return sorted(task.get_coro().__qualname__ for task in left)
 
 
-def show(events: Events, **fields: object) -> None:
+#: Of one display; no front end shows more.
+DISPLAY_MOST = 24 << 20
+WORDS_MOST = 256 << 10  # characters of an error's message, and of each part of its traceback
+#: What a page shows of a widget, if it has the widget's model.
+WIDGET = "application/vnd.jupyter.widget-view+json"
+WIDGET_PACE_S = 0.2  # between two updates of what widgets show
+
+
+def show(
+    events: Events,
+    data: Mapping[str, Any],
+    metadata: Optional[Mapping[str, Any]] = None,
+    transient: Optional[Mapping[str, Any]] = None,
+    *,
+    update: bool = False,
+    result: bool = False,
+) -> None:
     """Send a display after what was printed before it."""
+    _flush()
+    fitting = _fitting(data, events)
+    name = (transient or {}).get("display_id")
+    # What a supervisor must know comes first: it does not read the data of a large display.
+    fields = {
+        "transient": {} if name is None else {"display_id": str(name)},
+        "data": fitting,
+        "metadata": metadata or {},
+    }
+    if update:  # has no place of its own
+        events.send("display", update=True, result=result, **fields)
+    else:
+        events.show(update=False, result=result, **fields)
+
+
+def clear_output(events: Events, *, wait: bool) -> None:
+    """Send a clear of all that was displayed and printed before it."""
+    _flush()
+    events.show("wait" if wait else "now", clear=True, wait=wait)
+
+
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
-    events.send("display", **fields)
+
+
+def _fitting(data: Mapping[str, Any], events: Events) -> Mapping[str, Any]:
+    """Leave out the forms of a display that are too large to be shown, and say so."""
+    sizes = {kind: _size(form) for kind, form in data.items()}
+    kept: dict[str, Any] = {}
+    for kind in sorted(data, key=sizes.__getitem__):
+        if sum(map(sizes.__getitem__, kept)) + sizes[kind] <= DISPLAY_MOST:
+            kept[kind] = data[kind]
+    if len(kept) == len(data):
+        return data
+    left_out = sum(sizes.values()) - sum(map(sizes.__getitem__, kept))
+    problem = (
+        f"a display of {left_out >> 20:,} MB is not shown: {DISPLAY_MOST >> 20} MB is the most"
+    )
+    events.warn(problem)
+    return {"text/plain": f"[{problem}]"}
+
+
+def _size(form: Any) -> int:
+    """About how many bytes a form of a display takes in an event."""
+    if isinstance(form, str):
+        return len(form) if form.isascii() else 6 * len(form)
+    if isinstance(form, (bytes, bytearray)):
+        return len(form) * 4 // 3
+    if isinstance(form, Mapping):
+        return sum(len(str(key)) + _size(value) for key, value in form.items())
+    if isinstance(form, (list, tuple)):
+        return sum(map(_size, form))
+    return 20
+
+
+class WidgetTexts:
+    """Shows widgets as text that follows their state, as no page has their models.
+
+    A model lives in the process that made it, and a notebook's page asks the notebook's kernel for
+    it: that is another process than this one.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+        self._shown: dict[str, Any] = {}  # the widget of each display that follows one
+        self._said: dict[str, str] = {}
+        self._displays_of: Any = weakref.WeakKeyDictionary()  # by each part of a widget
+        self._changed: set[str] = set()
+        self._awake = threading.Event()
+        self._lock = threading.RLock()
+        self._thread: Optional[threading.Thread] = None
+
+    def show(
+        self,
+        data: Mapping[str, Any],
+        metadata: Optional[Mapping[str, Any]] = None,
+        transient: Optional[Mapping[str, Any]] = None,
+        **how: bool,
+    ) -> None:
+        """Send a display; the view of a widget is left out, and its text put in its place."""
+        name = (transient or {}).get("display_id")
+        self._shown.pop(str(name), None)  # it shows something else now
+        if WIDGET not in data:
+            show(self._events, data, metadata, transient, **how)
+            return
+        rest = {kind: form for kind, form in data.items() if kind != WIDGET}
+        widget = _widget(data[WIDGET])
+        if widget is None or set(rest) - {"text/plain"}:
+            plain = rest or {"text/plain": "[a widget of the run]"}
+            show(self._events, plain, metadata, transient, **how)
+            return
+        name = str(name or f"gpugate-widget-{os.getpid()}-{len(self._said)}")
+        with self._lock:
+            text = self._follow(name, widget) or rest.get("text/plain") or ""
+            self._said[name] = text
+            show(self._events, {"text/plain": text}, None, {"display_id": name}, **how)
+
+    def forget(self) -> None:
+        """Follow none of the widgets on the page: it was cleared."""
+        self._shown.clear()
+
+    def catch_up(self) -> None:
+        """Renew the displays of the widgets that have changed."""
+        with self._lock:
+            changed, self._changed = self._changed, set()
+            for name in sorted(changed & set(self._shown)):
+                widget = self._shown.get(name)
+                text = "" if widget is None else self._follow(name, widget)
+                if text != self._said[name]:
+                    self._said[name] = text
+                    place = {"display_id": name}
+                    show(self._events, {"text/plain": text}, None, place, update=True)
+
+    def _follow(self, name: str, widget: Any) -> str:
+        self._shown[name] = widget
+        for part in _parts(widget):
+            if part not in self._displays_of:
+                self._displays_of[part] = set()
+                part.observe(self._note)
+            self._displays_of[part].add(name)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gpugate-widgets", daemon=True)
+            self._thread.start()
+        return text_of(widget)
+
+    def _note(self, change: Any) -> None:
+        self._changed |= self._displays_of.get(change["owner"], set())
+        self._awake.set()
+
+    def _run(self) -> None:
+        while True:
+            self._awake.wait()
+            self._awake.clear()
+            with contextlib.suppress(Exception):  # widgets are anybody's classes
+                self.catch_up()
+            time.sleep(WIDGET_PACE_S)
+
+
+def _widget(view: Any) -> Any:
+    """Return the widget of this process that a view is of; None where there is none."""
+    module: Any = sys.modules.get("ipywidgets.widgets.widget")
+    model_id = view.get("model_id") if isinstance(view, Mapping) else None
+    known = getattr(module, "_instances", None)
+    if known is None:  # ipywidgets 7
+        known = getattr(getattr(module, "Widget", None), "widgets", None) or {}
+    return known.get(model_id)
+
+
+def _parts(widget: Any) -> Iterator[Any]:
+    """Return a widget with all that is in it."""
+    waiting, seen = [widget], set()
+    while waiting:
+        part = waiting.pop()
+        if id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting += getattr(part, "children", ())
+
+
+def text_of(widget: Any) -> str:
+    """Write a widget as one or more lines: bars as bars, labels and values as text."""
+    import html
+
+    layout = getattr(widget, "layout", None)
+    hidden = {getattr(layout, "visibility", None), getattr(layout, "display", None)}
+    if getattr(widget, "comm", None) is None or hidden & {"hidden", "none"}:
+        return ""
+    kinds = {kind.__name__ for kind in type(widget).__mro__}
+    if hasattr(widget, "children"):
+        parts = filter(None, map(text_of, widget.children))
+        return (" " if "HBox" in kinds else "\n").join(parts)
+    value = getattr(widget, "value", None)
+    if kinds & {"FloatProgress", "IntProgress"}:
+        is_narrow = getattr(layout, "width", None) == "20px"  # as where no end is known
+        value = _bar(widget, 2 if is_narrow else 20)
+    elif kinds & {"HTML", "HTMLMath", "Label"}:
+        value = html.unescape(re.sub(r"<[^>]*>", "", str(value))).replace("\u2007", " ").strip()
+    elif isinstance(value, (bytes, bytearray, memoryview)):
+        value = None
+    words = (getattr(widget, "description", None), value)
+    return " ".join(str(word) for word in words if word not in (None, ""))
+
+
+def _bar(widget: Any, width: int) -> str:
+    span = widget.max - widget.min
+    share = min(1.0, max(0.0, (widget.value - widget.min) / span)) if span else 1.0
+    full = int(share * width)
+    return f"|{'█' * full}{' ' * (width - full)}|"
 
 
 class PlainShell:
@@ -1204,8 +1433,7 @@ class PlainShell:
 
     def _show(self, value: object) -> None:
         if value is not None:
-            data = {"text/plain": repr(value)}
-            show(self._events, data=data, metadata={}, transient={}, update=False, result=True)
+            show(self._events, {"text/plain": repr(value)}, result=True)
 
 
 #: Magics of kernels alone that are about their page: a run passes over them.
@@ -1240,6 +1468,8 @@ def ipython_shell(module: types.ModuleType, events: Events) -> Any:
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
+    widgets = WidgetTexts(events)
+
     class Publisher(DisplayPublisher):
         def publish(
             self,
@@ -1250,11 +1480,11 @@ def ipython_shell(module: types.ModuleType, events: Events) -> Any:
             update: bool = False,
             **__: object,
         ) -> None:
-            fields = {"data": data, "metadata": metadata or {}, "transient": transient or {}}
-            show(events, **fields, update=update, result=False)
+            widgets.show(data, metadata, transient, update=update)
 
         def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002 - IPython's
-            show(events, clear=True, wait=wait)
+            widgets.forget()
+            clear_output(events, wait=bool(wait))
 
     class Hook(DisplayHook):
         def quiet(self) -> bool:
@@ -1269,8 +1499,7 @@ def ipython_shell(module: types.ModuleType, events: Events) -> Any:
         def write_format_data(
             self, format_dict: Mapping[str, Any], md_dict: Optional[Mapping[str, Any]] = None
         ) -> None:
-            fields = {"data": format_dict, "metadata": md_dict or {}, "transient": {}}
-            show(events, **fields, update=False, result=True)
+            widgets.show(format_dict, md_dict, result=True)
 
     class Shell(InteractiveShell):
         def init_virtualenv(self) -> None:
@@ -1285,6 +1514,8 @@ def ipython_shell(module: types.ModuleType, events: Events) -> Any:
                     return execute(codes, namespace)
                 finally:
                     self.events.trigger("post_execute")  # open figures are shown here
+                    with contextlib.suppress(Exception):  # widgets are anybody's classes
+                        widgets.catch_up()
 
         def traceback(
             self, error: BaseException, frames: Optional[types.TracebackType]
@@ -1320,6 +1551,15 @@ def _said(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001 - any class may have a broken __str__
         return type(error).__name__
+
+
+def _cut(text: str) -> str:
+    """Shorten what is too long to be told."""
+    left_out = len(text) - WORDS_MOST
+    if left_out <= 0:
+        return text
+    half = WORDS_MOST // 2
+    return f"{text[:half]}\n... {left_out:,} more characters ...\n{text[-half:]}"
 
 
 #: Whose frames say nothing of a cell; the first is this file's own name for itself.
@@ -1384,13 +1624,13 @@ def tell_error(error: BaseException, shell: Any, attempt: Attempt, events: Event
     with contextlib.suppress(Exception):  # there may be no memory left to read the source with
         show_own_frames(error, attempt.cell)
         lines = traceback.format_exception(type(error), error, error.__traceback__)
-    print("".join(lines).rstrip("\n"), file=sys.stderr, flush=True)  # noqa: T201
+    print("".join(map(_cut, lines)).rstrip("\n"), file=sys.stderr, flush=True)  # noqa: T201
     # IPython's printer knows neither a group of exceptions nor an error without frames.
     if error.__traceback__ is not None and not hasattr(error, "exceptions"):
         with contextlib.suppress(Exception):
             lines = shell.traceback(error, error.__traceback__)
-    evalue = text.partition(": ")[2]
-    lines = [line.rstrip("\n") for line in lines]
+    evalue = _cut(text.partition(": ")[2])
+    lines = [_cut(line.rstrip("\n")) for line in lines]
     events.send("error", ename=type(error).__name__, evalue=evalue, traceback=lines)
 
 
@@ -1864,7 +2104,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     """Run worker ``INDEX`` of ``ATTEMPT_DIR``."""
     descriptor = int(os.environ.pop("GPUGATE_EVENTS_FD"))
     os.environ["GPUGATE_EVENTS"] = f"/proc/{os.getpid()}/fd/{descriptor}"
-    events = Events(descriptor)
+    events = Events(descriptor, os.environ.pop("GPUGATE_MARK", ""))
     attempt = Attempt(Path(argv[1]), int(argv[2]))
     if attempt.launch["path"] is None:  # the interpreter's own, as for a script in this folder
         attempt.launch["path"] = ["", *(p for p in sys.path if p != str(attempt.directory))]

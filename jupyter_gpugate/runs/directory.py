@@ -33,17 +33,23 @@ from jupyter_gpugate.runs.removal import make_accessible, remove_tree
 from jupyter_gpugate.runs.staging import fill
 
 OUTPUT_TAIL_BYTES: Final = 64 << 10
-#: More than a supervisor keeps of displays, which it does not let grow without end.
+#: Of a file of events, what is read at once.
 EVENTS_LIMIT: Final = 128 << 20
+EPISODES_LIMIT: Final = 32 << 20
 #: What a summary keeps of a run's own words: each text, and all texts of one kind together.
 TEXT_LIMIT: Final = 16 << 10
 TEXTS_LIMIT: Final = 256 << 10
+
+#: Of a run, in its summary.
+MOST_WARNINGS: Final = 100
 
 #: What of a summary is never too large.
 _ESSENCE: Final = (
     *("run_id", "name", "key", "machine"),
     *("status", "submitted", "attempt", "end", "ended"),
 )
+
+_CHUNK: Final = 1 << 20
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 _GONE: Final = re.compile(rb"\[gpugate: the first ([0-9]+) bytes are gone\]\n")
 _EARLIER: Final = '[earlier lines: jupyter_gpugate.get("{}").output()]\n'
@@ -124,13 +130,18 @@ def newest_attempt(path: Path) -> int:
     return max(attempts_of(path), default=0)
 
 
-def read_episodes(path: Path) -> list[Json]:
-    """Return what the workers told of each finished episode, with its attempt, in order."""
-    return [
-        {"attempt": number, **event}
-        for number in attempts_of(path)
-        for event in read_events(path / "attempts" / str(number), "episodes.jsonl")
-    ]
+def read_episodes(path: Path) -> tuple[list[Json], int]:
+    """Return what the workers told of each finished episode, with its attempt, in order.
+
+    Of a history without end the newest; the number is that of the earlier ones left out.
+    """
+    found, left_out = [], 0
+    for number in attempts_of(path):
+        attempt = path / "attempts" / str(number)
+        events, earlier = read_events(attempt, "episodes.jsonl", EPISODES_LIMIT)
+        found += [{"attempt": number, **event} for event in events]
+        left_out += earlier
+    return found, left_out
 
 
 # -- an attempt ----------------------------------------------------------------------------------
@@ -201,21 +212,41 @@ def outcome_of(attempt: Path) -> Json | None:
     return None
 
 
-def read_events(attempt: Path, name: str) -> list[Json]:
-    """Return the lines of ``episodes.jsonl`` or ``display.jsonl`` that are whole."""
-    found = []
-    with contextlib.suppress(OSError, Torn), opened(*_steps(attempt)) as folder:
-        for line in folder.read(name, EVENTS_LIMIT).splitlines():
+def read_events(attempt: Path, name: str, limit: int = EVENTS_LIMIT) -> tuple[list[Json], int]:
+    """Return the whole lines of an attempt's file of events, and how many earlier ones it has.
+
+    Of a file that is larger than ``limit`` bytes the end is read, and the rest is only counted.
+    """
+    found: list[Json] = []
+    earlier = 0
+    with contextlib.suppress(OSError, Torn), contextlib.ExitStack() as open_ones:
+        folder = open_ones.enter_context(opened(*_steps(attempt)))
+        file = open_ones.enter_context(os.fdopen(folder.open_file(name), "rb"))
+        beyond = os.fstat(file.fileno()).st_size - limit
+        if beyond > 0:
+            while beyond > 0 and (skipped := file.read(min(beyond, _CHUNK))):
+                earlier += skipped.count(b"\n")
+                beyond -= len(skipped)
+            earlier += file.readline().endswith(b"\n")  # its beginning was skipped
+        for line in file:
             with contextlib.suppress(Torn):
                 found.append(decoded(line))
-    return found
+    return found, earlier
 
 
 def told_by_run(attempt: Path) -> Json:
     """Return what a summary keeps of a run's own words: error, warnings, end of the output."""
-    events = read_events(attempt, "display.jsonl")
+    # A supervisor of an earlier version keeps all events in one file.
+    name = "messages.jsonl" if (attempt / "messages.jsonl").exists() else "display.jsonl"
+    events, _ = read_events(attempt, name)
     errors = [event for event in events if event.get("event") == "error"]
-    warnings = [event.get("text", "") for event in events if event.get("event") == "warning"]
+    said = [str(event.get("text", "")) for event in events if event.get("event") == "warning"]
+    warnings = list(dict.fromkeys(said))
+    if len(warnings) > MOST_WARNINGS:
+        more = len(warnings) - MOST_WARNINGS
+        # The last ones are the supervisor's own, about what it could not keep.
+        half = MOST_WARNINGS // 2
+        warnings[half:-half] = [f"{more:,} more warnings are not shown"]
     return {
         "error": _error_of(errors[-1]) if errors else None,
         "warnings": _clipped(warnings),
@@ -297,11 +328,15 @@ def output_stamp(attempt: Path) -> tuple[int, int] | None:
     return found.st_size, found.st_mtime_ns
 
 
-def output_tail(attempt: Path) -> str:
-    """Return the end of an attempt's output, from the beginning of a line on."""
+def output_tail(attempt: Path, until: int | None = None) -> str:
+    """Return the end of an attempt's output, or of its part before a byte, from a line's start."""
     earlier = _EARLIER.format(attempt.parents[1].name)
     limit = OUTPUT_TAIL_BYTES - len(earlier)
-    text, end = read_output(attempt, limit=limit)
+    if until is None:
+        text, end = read_output(attempt, limit=limit)
+    else:
+        start = max(0, until - limit)
+        text, end = read_output(attempt, start, until - start)
     if end <= limit:
         return text
     first, _, rest = text.partition("\n")

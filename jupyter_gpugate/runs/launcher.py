@@ -335,9 +335,9 @@ class Launcher:
         over = record.status == ENDED and not text
         return {"from": start, "next": following, "text": text, "ended": over}
 
-    def output_tail(self, record: Record) -> str:
-        """The end of a live run's output."""
-        return directory.output_tail(record.attempt_path) if record.attempt else ""
+    def output_tail(self, record: Record, until: int | None = None) -> str:
+        """The end of a live run's output, or of its part before a byte."""
+        return directory.output_tail(record.attempt_path, until) if record.attempt else ""
 
     def stamp(self, run_id: str) -> tuple[Any, ...]:
         """All that is told of a run here follows from this, and no summary changes in place."""
@@ -346,8 +346,8 @@ class Launcher:
         left = (record.cancelled, record.detached, self.is_waited_for(run_id))
         return (record.summary, *left, tail)
 
-    async def episodes(self, run_id: str) -> list[dict[str, Any]]:
-        """Finished episodes of every attempt."""
+    async def episodes(self, run_id: str) -> tuple[list[dict[str, Any]], int]:
+        """Finished episodes of every attempt, and how many earlier ones are left out."""
         record = self.known(run_id)
         return await asyncio.to_thread(directory.read_episodes, record.path)
 
@@ -355,10 +355,12 @@ class Launcher:
         """Spec, summary, episodes and output."""
         record = self.known(run_id)
         output = await self.output(run_id, 0)
+        episodes, left_out = await self.episodes(run_id)
         return {
             "spec": dict(record.spec),
             "summary": record.summary,
-            "episodes": await self.episodes(run_id),
+            "episodes": episodes,
+            "episodes_left_out": left_out,
             "output": output["text"],
         }
 

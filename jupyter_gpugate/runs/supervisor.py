@@ -32,6 +32,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import resource
 import selectors
 import signal
@@ -58,7 +59,21 @@ LINGER_S = 0.5
 IDLE_S = 300.0  # what has worked less than `WORK_S` for so long is not waited for
 WORK_S = 0.5
 PENDING_S = 2.0  # after KILL, processes that are still there are named
-OUTPUT_CAP = 64 << 20  # of printed bytes, and again of displays
+OUTPUT_CAP = 64 << 20  # of printed bytes
+DISPLAY_CAP = 256 << 20  # of displays, and the most of them
+DISPLAY_LINES = 20_000
+STALE_BYTES = 8 << 20  # of displays that others have replaced, before the file is written anew
+EVENT_CAP = 32 << 20  # of one event; a longer one is dropped
+HEAD_CAP = 1 << 20  # of one event beyond which only what precedes its data is parsed
+WARNINGS_CAP = 1 << 20  # of all warnings
+TEXT_CAP = 256 << 10  # of one text in an error or a warning
+ERRORS_MAX = 256
+GONE = b"[gpugate: the first %d bytes are gone]\n"  # the first line of a log that lost its own
+LOST = b"\n[gpugate: %d bytes are lost: the disk was full]\n"
+CLEAR = b"\x1b[H\x1b[2J"  # in the output, what a run's `clear_output` does to a screen
+MARK = b"\x1b]gpugate;%b;"
+MARK_MAX = 80  # bytes
+WAITING_CAP = 64 << 20  # of lines that wait for a full disk
 CHUNK = 1 << 16
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -914,33 +929,227 @@ def open_to_append(path: str) -> tuple[int, int]:
 
 
 class Records:
-    """A file of JSON lines; a full disk delays lines, it never tears or loses one."""
+    """A file of JSON lines; a full disk delays lines, it never tears one."""
 
-    def __init__(self, path: str, cap: float, *, durable: bool) -> None:
+    def __init__(self, path: str, *, durable: bool) -> None:
         self._file, self._size = open_to_append(path)
-        self._cap = cap  # bytes; lines that would go beyond are dropped
         self._is_durable = durable  # against a power cut
-        self._waiting = b""
+        self._waiting: list[bytes] = []
 
     def add(self, line: bytes) -> None:
-        if self._size + len(self._waiting) + len(line) < self._cap:
-            self._waiting += line + b"\n"
+        self._waiting.append(line + b"\n")
 
     def write(self) -> None:
         """Bring the lines that wait to the disk."""
         if not self._waiting:
             return
-        try:
-            written = os.write(self._file, self._waiting)
+        data = b"".join(self._waiting)
+        if append_whole(self._file, self._size, data):
+            self._size, self._waiting = self._size + len(data), []
             if self._is_durable:
-                os.fdatasync(self._file)
-        except OSError:
-            written = 0
-        if written == len(self._waiting):
-            self._size, self._waiting = self._size + written, b""
+                with suppress(OSError):
+                    os.fdatasync(self._file)
         else:
+            self._waiting = [data]
+
+
+def append_whole(file: int, size: int, data: bytes) -> bool:
+    """Append to a file of this size; on False all of it was taken back."""
+    written = 0
+    with suppress(OSError):
+        while taken := os.write(file, memoryview(data)[written:]):
+            written += taken
+            if written == len(data):
+                return True
+    with suppress(OSError):
+        os.ftruncate(file, size)
+    return False
+
+
+class Messages:
+    """Errors and warnings of a run; each kind has room of its own, and long texts are cut."""
+
+    def __init__(self, path: str) -> None:
+        self._records = Records(path, durable=False)
+        self._errors = self._warned = self._unsaid = 0
+        self.write = self._records.write
+
+    def add(self, event: dict[str, Any]) -> None:
+        line = as_json({name: shortened(value) for name, value in event.items()})
+        if event["event"] == "error":
+            self._errors += 1
+            if self._errors <= ERRORS_MAX:
+                self._records.add(line)
+        elif self._warned + len(line) > WARNINGS_CAP:
+            self._unsaid += 1
+        else:
+            self._warned += len(line)
+            self._records.add(line)
+
+    def remark(self, text: str) -> None:
+        """Add a warning of the supervisor's own: there are few."""
+        self._records.add(as_json({"event": "warning", "text": text}))
+
+    def close(self) -> None:
+        """Say how many warnings were too much."""
+        if self._unsaid:
+            self.remark(f"{self._unsaid:,} more warnings are not kept")
+
+
+def shortened(value: Any) -> Any:
+    """Cut a text in its middle, a list of texts at its beginning."""
+    if isinstance(value, str) and len(value) > TEXT_CAP:
+        left_out = f"\n... {len(value) - TEXT_CAP:,} more characters ...\n"
+        return value[: TEXT_CAP // 2] + left_out + value[-TEXT_CAP // 2 :]
+    if isinstance(value, list):
+        kept: list[Any] = []
+        size = 0
+        for part in reversed(value):
+            kept.append(shortened(part))
+            size += len(str(kept[-1]))
+            if size > TEXT_CAP:
+                break
+        return kept[::-1]
+    return value
+
+
+class Display(NamedTuple):
+    """One line of the displays' file, as far as its place in the file depends on it."""
+
+    number: int
+    size: int
+    worker: int
+    update_of: int | None  # the display that it renews
+    clear: str  # "now", "wait" for the next display, or none
+
+
+class Displays:
+    """What a run displays, as JSON lines: an update replaces the one before it, also on the disk.
+
+    Each line has a number, by which a reader finds its place again when the file was written anew.
+    What was replaced or cleared is left out then.  Where that is not enough, the older half gives
+    way to one line that says so.
+    """
+
+    def __init__(
+        self, path: str, *, alone: bool, cap: int = DISPLAY_CAP, most: int = DISPLAY_LINES
+    ) -> None:
+        self._path, self._cap, self._most = path, cap, most
+        self._alone = alone  # whether there is one worker, whose clears are of the whole page
+        self._file, self._size = open_to_append(path)
+        self._number = 0
+        self._lines: list[Display] = []
+        self._newest: dict[int, Display] = {}  # the newest update of each display
+        self._cleared: dict[int, int] = {}  # per worker, before which number all is cleared
+        self._clears: dict[int, int] = {}  # clears that the next display of a worker brings about
+        self._fresh: dict[int, int] = {}  # per worker, bytes that nothing has replaced
+        self._stale = 0  # bytes
+        self._gap = b""  # the line about what gave way
+        self._waiting: list[tuple[Display, bytes]] = []
+        self._waits = 0  # bytes
+        self._retry_at = 0  # size of the file at which it is tried again to write it anew
+        self.gone = 0  # displays that gave way
+
+    def add(self, line: bytes, event: dict[str, Any], worker: int, place: int | None) -> None:
+        """Take one event; ``place`` is the byte of the output that it follows."""
+        self._number += 1
+        told = {"n": self._number, "worker": worker, "alone": self._alone, "at": place}
+        data = b"%b, %b\n" % (line.rstrip()[:-1], as_json(told)[1:])
+        if self._waits + len(data) > WAITING_CAP:
+            self.gone += 1
+            return
+        transient = event.get("transient")
+        name = transient.get("display_id") if isinstance(transient, dict) else None
+        is_update = event.get("update") is True and isinstance(name, str)
+        update_of = hash((worker, name)) if is_update else None
+        clear = "" if event.get("clear") is not True else "wait" if event.get("wait") else "now"
+        shown = Display(self._number, len(data), worker, update_of, clear)
+        self._waiting.append((shown, data))
+        self._waits += len(data)
+
+    def write(self) -> None:
+        """Bring the lines that wait to the disk."""
+        if not self._waiting:
+            return
+        data = b"".join(data for _, data in self._waiting)
+        if not append_whole(self._file, self._size, data):
+            return
+        self._size += len(data)
+        for shown, _ in self._waiting:
+            self._count(shown)
+        self._waiting, self._waits = [], 0
+        is_full = self._size > self._cap or len(self._lines) > self._most
+        is_loose = self._stale > max(STALE_BYTES, self._size // 2)
+        if (is_full or is_loose) and self._size >= self._retry_at:
+            self._write_anew()
+
+    def _count(self, shown: Display) -> None:
+        self._lines.append(shown)
+        worker = shown.worker
+        if shown.clear == "wait":
+            self._clears[worker] = shown.number
+        elif shown.clear:
+            self._clear(worker, shown.number)
+        elif shown.update_of is None:
+            self._clear(worker, self._clears.pop(worker, 0))
+        else:
+            before = self._newest.get(shown.update_of)
+            if before is not None and not self._is_stale(before):
+                self._stale += before.size
+                self._fresh[worker] -= before.size
+            self._newest[shown.update_of] = shown
+        self._fresh[worker] = self._fresh.get(worker, 0) + shown.size
+
+    def _clear(self, worker: int, number: int) -> None:
+        if number:
+            self._stale += self._fresh.pop(worker, 0)
+            self._cleared[worker] = number
+
+    def _is_stale(self, shown: Display) -> bool:
+        is_newest = shown.update_of is None or self._newest.get(shown.update_of) is shown
+        return not is_newest or shown.number < self._cleared.get(shown.worker, 0)
+
+    def _write_anew(self) -> None:
+        kept = [one for one in self._lines if not self._is_stale(one)]
+        size, first = sum(one.size for one in kept), 0
+        if size > self._cap // 2 or len(kept) > self._most // 2:
+            while first < len(kept) - 1 and (
+                size > self._cap // 2 or len(kept) - first > self._most // 2
+            ):
+                size -= kept[first].size
+                first += 1
+        gone = self.gone + sum(not one.clear and not one.update_of for one in kept[:first])
+        gap = self._gap
+        if first:
+            told = {"event": "gone", "n": kept[first - 1].number, "count": gone}
+            gap = as_json(told) + b"\n"
+        try:
+            self._copy(kept[first:], gap)
+        except OSError:  # a full disk has no room for the second file
             with suppress(OSError):
-                os.ftruncate(self._file, self._size)
+                os.unlink(f"{self._path}.new")
+            self._retry_at = self._size + STALE_BYTES
+            return
+        self.gone, self._gap, self._lines, self._stale = gone, gap, kept[first:], 0
+        self._newest = {one.update_of: one for one in self._lines if one.update_of is not None}
+        self._fresh = {}
+        for one in self._lines:
+            self._fresh[one.worker] = self._fresh.get(one.worker, 0) + one.size
+
+    def _copy(self, kept: list[Display], gap: bytes) -> None:
+        """Write a file of these lines alone, and put it in the place of the old one."""
+        numbers = {one.number for one in kept}
+        with open(self._path, "rb") as old, open(f"{self._path}.new", "wb") as new:
+            new.write(gap)
+            old.seek(len(self._gap))
+            for one in self._lines:
+                if one.number in numbers:
+                    new.write(old.read(one.size))
+                else:
+                    old.seek(one.size, os.SEEK_CUR)
+        os.replace(f"{self._path}.new", self._path)
+        os.close(self._file)
+        self._file, self._size = open_to_append(self._path)
 
 
 class OutputLog:
@@ -950,28 +1159,52 @@ class OutputLog:
         self._path, self._cap = path, cap
         self._file, self._size = open_to_append(path)
         self._gone = 0
+        self._lost = 0
+
+    @property
+    def end(self) -> int:
+        """How many bytes there were up to now, those included that gave way."""
+        return self._gone + self._size
 
     def write(self, data: bytes) -> None:
-        """Append; what a full disk does not take is dropped, the run goes on."""
+        """Append; what a full disk does not take is dropped, and said once there is room again."""
+        if not data:
+            return
+        note = LOST % self._lost if self._lost else b""
+        written = self._append(note + data)
+        if written < len(note):
+            self._lost += len(data)
+            with suppress(OSError):
+                os.ftruncate(self._file, self._size)
+        else:
+            self._size += written
+            self._lost = len(note) + len(data) - written
+
+    def _append(self, data: bytes) -> int:
         with suppress(OSError):
             if self._size + len(data) > self._cap:
                 self._make_room()
-            self._size += os.write(self._file, data)
+            return os.write(self._file, data)
+        return 0
 
     def _make_room(self) -> None:
         try:
             self._roll()
         except OSError:  # a full disk has no room for the second file
-            os.unlink(f"{self._path}.new")
+            with suppress(OSError):
+                os.unlink(f"{self._path}.new")
+            gone = self.end
             os.ftruncate(self._file, 0)
-            self._gone, self._size = self._gone + self._size, 0
+            self._gone, self._size = gone, 0
+            self._size = os.write(self._file, GONE % gone)
+            self._gone -= self._size
 
     def _roll(self) -> None:
         with open(self._path, "rb") as old, open(f"{self._path}.new", "wb") as new:
             old.seek(max(0, self._size - self._cap // 2))
             old.readline(CHUNK)
             gone = self._gone + old.tell()
-            new.write(b"[gpugate: the first %d bytes are gone]\n" % gone)
+            new.write(GONE % gone)
             self._gone = gone - new.tell()  # the note is none of the run's own bytes
             while chunk := old.read(CHUNK):
                 new.write(chunk)
@@ -999,6 +1232,85 @@ class Lines:
             else:
                 self._rest = pieces.pop()
         return b"".join(self._prefix + piece for piece in pieces)
+
+
+class EventLines:
+    """Cuts a worker's events into whole lines; one that is too long is counted, not kept."""
+
+    def __init__(self, most: int = EVENT_CAP) -> None:
+        self._most = most
+        self._rest = bytearray()
+        self._is_too_long = False
+        self.dropped = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that are whole now, each without its end."""
+        *ends, rest = data.split(b"\n")
+        lines = []
+        for end in ends:
+            self._grow(end)
+            if self._is_too_long:
+                self.dropped += 1
+            else:
+                lines.append(bytes(self._rest))
+            self._rest, self._is_too_long = bytearray(), False
+        self._grow(rest)
+        return lines
+
+    def _grow(self, data: bytes) -> None:
+        if self._is_too_long or len(self._rest) + len(data) > self._most:
+            self._rest, self._is_too_long = bytearray(), True
+        else:
+            self._rest += data
+
+
+def event_in(line: bytes) -> dict[str, Any] | None:
+    """Parse an event; of a very long one what precedes its data."""
+    is_long = len(line) > HEAD_CAP
+    head = line[: line.find(b', "data": ', 0, HEAD_CAP)] + b"}" if is_long else line
+    try:
+        event = json.loads(head)
+    except (ValueError, RecursionError):
+        return None
+    is_event = isinstance(event, dict) and isinstance(event.get("event"), str)
+    return event if is_event and (not is_long or line.endswith(b"}")) else None
+
+
+class Mark(NamedTuple):
+    """Where in a worker's output a display belongs, or a clear."""
+
+    number: int
+    clear: str  # "now", "wait" for the next output, or none
+
+
+class Marks:
+    """Takes a worker's marks out of its output: the only place where prints and displays meet.
+
+    A mark begins with a secret of its worker, so that nothing that the run prints is taken for one.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._start = MARK % secret.encode()
+        self._mark = re.compile(re.escape(self._start) + rb"([0-9]{1,15});([a-z]{0,4})\x07")
+        self._rest = b""
+
+    def cut(self, data: bytes, *, ended: bool) -> Iterator[tuple[bytes, Mark | None]]:
+        """Return the output piece by piece, each with the mark behind it."""
+        data = self._rest + data
+        at = 0
+        for found in self._mark.finditer(data):
+            yield data[at : found.start()], Mark(int(found[1]), found[2].decode())
+            at = found.end()
+        end = len(data) if ended else self._certain(data)
+        self._rest = data[max(at, end) :]
+        yield data[at : max(at, end)], None
+
+    def _certain(self, data: bytes) -> int:
+        """Return up to which byte no mark can have begun."""
+        at = data.rfind(b"\x1b", max(0, len(data) - MARK_MAX))
+        tail = data[at:] if at >= 0 else b" "
+        is_begun = self._start.startswith(tail) or tail.startswith(self._start)
+        return at if is_begun and b"\x07" not in tail else len(data)
 
 
 # -- the gate ---------------------------------------------------------------------------------
@@ -1189,18 +1501,16 @@ class Worker:
         self.has_result = False
         self.oom: dict[str, Any] | None = None
         self.torch: dict[str, dict[str, int]] = {}
-        self._rest = b""
+        self.marks = Marks(environment.get("GPUGATE_MARK") or os.urandom(8).hex())
+        self.places: dict[int, int] = {}  # by mark, the byte of the output that it follows
+        self.is_to_clear = False  # before its next output
+        self.event_lines = EventLines()
 
     def take_events(self) -> tuple[list[tuple[bytes, dict[str, Any]]], bool]:
         """Return the whole JSON lines that came, with what they say; True: the end was reached."""
         data, ended = pull(self.events)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        found = []
-        for line in lines:
-            with suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict) and isinstance(event.get("event"), str):
-                    found.append((line, event))
+        events = ((line, event_in(line)) for line in self.event_lines.feed(data))
+        found = [(line, event) for line, event in events if event is not None]
         return found, ended
 
 
@@ -1300,8 +1610,10 @@ class Supervisor:
         self.kills_before = oom_kills()
         self.glance_at = self.beat_at = 0.0
         self.output = OutputLog(self._path("output.log"))
-        self.finished = Records(self._path("episodes.jsonl"), float("inf"), durable=True)
-        self.shown = Records(self._path("display.jsonl"), OUTPUT_CAP, durable=False)
+        self.finished = Records(self._path("episodes.jsonl"), durable=True)
+        is_alone = self.launch["workers"] == 1
+        self.shown = Displays(self._path("display.jsonl"), alone=is_alone)
+        self.said = Messages(self._path("messages.jsonl"))
         self.selector = selectors.DefaultSelector()
         woken, self.waker = os.pipe()
         os.set_blocking(woken, False)
@@ -1402,6 +1714,7 @@ class Supervisor:
         launch = self.launch
         argv = list(launch["argv"])
         if launch["kind"] == "cell":
+            environment = {**environment, "GPUGATE_MARK": os.urandom(8).hex()}
             program = [self._path("worker.py"), self.attempt, environment["GPUGATE_WORKER"]]
             argv = [launch["interpreter"], *launch["flags"], *program]
         umask = self.umask if launch["umask"] is None else launch["umask"]
@@ -1464,18 +1777,36 @@ class Supervisor:
     def _read_output(self, worker: Worker) -> None:
         data, ended = pull(worker.output)
         self.has_printed = self.has_printed or bool(data)
-        self.output.write(worker.lines.feed(data, ended=ended))
+        for text, mark in worker.marks.cut(data, ended=ended):
+            if worker.is_to_clear and (text or (mark and not mark.clear)):
+                self.output.write(CLEAR)
+                worker.is_to_clear = False
+            self.output.write(worker.lines.feed(text, ended=ended or mark is not None))
+            if mark is not None:
+                self._place(worker, mark)
         if ended:
             self._close(worker.output)
+
+    def _place(self, worker: Worker, mark: Mark) -> None:
+        """Keep where a mark stands; a clear of the only worker clears what was printed too."""
+        if len(worker.places) < DISPLAY_LINES:
+            worker.places[mark.number] = self.output.end
+        if self.launch["workers"] == 1 and mark.clear == "now":
+            self.output.write(CLEAR)
+        elif self.launch["workers"] == 1 and mark.clear:
+            worker.is_to_clear = True
 
     def _read_events(self, worker: Worker) -> None:
         events, ended = worker.take_events()
         for line, event in events:
             self._note(worker, line, event)
-        self.finished.write()
-        self.shown.write()
+        self._write_records()
         if ended:
             self._close(worker.events)
+
+    def _write_records(self) -> None:
+        for records in (self.finished, self.shown, self.said):
+            records.write()
 
     def _close(self, fd: int) -> None:
         self.selector.unregister(fd)
@@ -1496,8 +1827,19 @@ class Supervisor:
         elif kind == "result":
             worker.has_result = True
             self.meter.want()
-        else:
-            self.shown.add(line)
+        elif kind == "display":
+            self.shown.add(line, event, worker.index, self._place_of(worker, event))
+        elif kind in ("error", "warning"):
+            self.said.add(event)
+
+    def _place_of(self, worker: Worker, event: dict[str, Any]) -> int | None:
+        """Where in the output a display belongs: its mark was written before it."""
+        mark = event.get("mark")
+        if not isinstance(mark, int):
+            return None
+        if mark not in worker.places and worker.output in self.selector.get_map():
+            self._read_output(worker)
+        return worker.places.pop(mark, self.output.end)
 
     def _reap(self) -> None:
         """Wait for whoever has ended, adopted orphans too, and learn whether anybody is left."""
@@ -1532,7 +1874,7 @@ class Supervisor:
             self._warn(f"{name}, which it left in the background, ended with {said_of(code)}")
 
     def _warn(self, text: str) -> None:
-        self.shown.add(as_json({"event": "warning", "text": text}))
+        self.said.remark(text)
 
     def _glance(self, now: float) -> None:
         """Look at the tree; read its memory where that is due."""
@@ -1654,8 +1996,7 @@ class Supervisor:
         if now < self.beat_at or self.is_fenced:
             return
         self._is_stop_asked()
-        self.finished.write()
-        self.shown.write()
+        self._write_records()
         if self.link.ask("heartbeat", lambda: self._heartbeat(now), now):
             self.beat_at = now + self.launch["heartbeat_s"]
 
@@ -1702,7 +2043,11 @@ class Supervisor:
         for worker in self.workers:
             if worker.output in self.selector.get_map():
                 self._read_output(worker)
-            self.output.write(worker.lines.feed(b"", ended=True))
+            for text, _ in worker.marks.cut(b"", ended=True):
+                self.output.write(worker.lines.feed(text, ended=True))
+        self.said.close()
+        for remark in self._left_out():
+            self._warn(remark)
         self.tree = set()
         self._write_tree()
         end = self._end_report(ended_at)
@@ -1742,6 +2087,20 @@ class Supervisor:
             self._warn(
                 f"it left {size >> 20:,} MB in files in memory, which take RAM until they are"
                 f" deleted: {listed(files.paths())}"
+            )
+
+    def _left_out(self) -> Iterator[str]:
+        """Say what the record of this attempt does not keep."""
+        if self.shown.gone:
+            yield (
+                f"{self.shown.gone:,} displays are no longer on record, which keeps the newest "
+                f"{DISPLAY_CAP >> 20} MB of them, {DISPLAY_LINES:,} at most"
+            )
+        too_long = sum(worker.event_lines.dropped for worker in self.workers)
+        if too_long:
+            yield (
+                f"{too_long:,} displays or messages are not shown: each was larger than "
+                f"{EVENT_CAP >> 20} MB"
             )
 
     def _end_report(self, ended_at: float) -> dict[str, Any]:
@@ -1790,8 +2149,7 @@ class Supervisor:
         if self._is_gone():
             return False
         try:
-            self.finished.write()
-            self.shown.write()
+            self._write_records()
             write_whole(self._path("outcome.json"), as_json(record))
             write_whole(self._path("_DONE"), b"")
         except PermissionError:  # the run has closed its directory: the next try finds it open

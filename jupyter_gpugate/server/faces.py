@@ -10,7 +10,7 @@ from jupyter_gpugate.server import shapes
 from jupyter_gpugate.server.answers import essence_of, run_answer
 from jupyter_gpugate.server.api import ApiHandler
 from jupyter_gpugate.server.contract import call
-from jupyter_gpugate.server.wire import PollQuery
+from jupyter_gpugate.server.wire import CardQuery, PollQuery
 
 
 class CardHandler(ApiHandler):
@@ -18,12 +18,16 @@ class CardHandler(ApiHandler):
 
     path = "/runs/{run_id}/card"
 
-    @call(shapes.CardAnswer, query=PollQuery)
-    async def get(self, run_id: str, asked: PollQuery) -> None:
+    @call(shapes.CardAnswer, query=CardQuery)
+    async def get(self, run_id: str, asked: CardQuery) -> None:
         """A run's card as a finished page, and the orders that it takes."""
 
         def make() -> tuple[Any, Any]:
             run = run_answer(self.gate, self.launcher, run_id)
+            # Without the cell that shows the rest below its card, the card shows all.
+            if asked.until is not None and self.launcher.is_waited_for(run_id):
+                record = self.launcher.known(run_id)
+                run["output_tail"] = self.launcher.output_tail(record, asked.until)
             answer = {
                 "run_id": run_id,
                 "status": run["status"],
@@ -35,7 +39,7 @@ class CardHandler(ApiHandler):
         def stamp() -> tuple[Any, ...]:
             return self.launcher.stamp(run_id)
 
-        await self.polled(asked, make, (type(self), run_id), stamp)
+        await self.polled(asked, make, (type(self), run_id, asked.until), stamp)
 
 
 class PanelHandler(ApiHandler):

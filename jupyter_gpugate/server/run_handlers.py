@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -146,7 +147,10 @@ class EpisodesHandler(ApiHandler):
     @call(shapes.EpisodesAnswer)
     async def get(self, run_id: str) -> None:
         """The values that episodes kept, and how they ended."""
-        self.finish({"episodes": await self.launcher.episodes(run_id)})
+        episodes, left_out = await self.launcher.episodes(run_id)
+        answer = {"episodes": episodes, "episodes_left_out": left_out}
+        # There may be very many, and others wait for this loop.
+        self.finish(await asyncio.to_thread(json.dumps, answer))
 
 
 class ExportHandler(ApiHandler):

@@ -163,6 +163,7 @@ class EpisodesAnswer(_Answer):
     """The finished episodes of each attempt."""
 
     episodes: list[dict[str, Any]]
+    episodes_left_out: int = Field(description="Earlier ones, where there are too many to list.")
 
 
 class StoryAnswer(_Answer):
@@ -177,6 +178,7 @@ class ExportAnswer(_Answer):
     spec: dict[str, Any]
     summary: dict[str, Any]
     episodes: list[dict[str, Any]]
+    episodes_left_out: int
     output: str
     story: list[dict[str, Any]]
 

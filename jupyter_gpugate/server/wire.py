@@ -199,6 +199,18 @@ class PollQuery(NoQuery):
     etag: str = Field(default="", description="The `ETag` of the newest answer that is known.")
 
 
+class CardQuery(PollQuery):
+    """Options of a card."""
+
+    until: int | None = Field(
+        default=None,
+        ge=0,
+        le=1 << 60,
+        description="The byte before which the output ends that the card shows while its cell "
+        "waits, which shows the rest below it.",
+    )
+
+
 class QueueQuery(PollQuery):
     """Options of the snapshot."""
 

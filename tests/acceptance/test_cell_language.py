@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 
@@ -25,9 +26,84 @@ def test_the_last_expression_and_what_is_displayed_are_shown(notebook: UserNoteb
         "%%gated_eval shows\nfrom IPython.display import display\n"
         "display('one')\nprint('two')\n[3] * 3"
     )
-    assert shown.displays[1:] == ["'one'", "[3, 3, 3]"]
-    assert "two" in shown.displays[0]
+    assert shown.displays[1:] == ["'one'", "two", "[3, 3, 3]"]
     assert len(notebook.run("%%gated_eval shows\n[3] * 3;").displays) == 1
+
+
+def test_prints_displays_and_clears_come_out_as_in_a_notebook(notebook: UserNotebook) -> None:
+    """Whoever prints, the cell, a subprocess or C, all of it is where a notebook would have it, and
+    a clear takes off what was before it.
+    """
+    shown = notebook.run(
+        "%%gated_eval order\nimport os, subprocess\n"
+        "from IPython.display import clear_output, display\n"
+        "print('before')\n"
+        "for i in range(40):\n"
+        "    display(i)\n"
+        "    print('printed', i)\n"
+        "clear_output(wait=True)\n"
+        "for i in range(3):\n"
+        "    subprocess.run(['echo', f'process {i}'])\n"
+        "    display({'text/plain': f'display {i}'}, raw=True)\n"
+        "    os.write(1, f'written {i}'.encode())\n"
+        "    bar = display({'text/plain': '0 %'}, raw=True, display_id=True)\n"
+        "    for share in range(101):\n"
+        "        bar.update({'text/plain': f'{share} %'}, raw=True)"
+    )
+    card, *below = (text for text in shown.displays if text)
+    assert "before" not in card
+    assert "printed" not in card
+    assert below == [
+        line for i in range(3) for line in (f"process {i}", f"display {i}", f"written {i}", "100 %")
+    ]
+
+
+def test_a_widget_is_shown_as_text_that_follows_it(notebook: UserNotebook) -> None:
+    """A bar made for notebooks is a line that ends as the bar does; no view lacks its model."""
+    shown = notebook.run(
+        "%%gated_eval bars\nimport ipywidgets\nfrom tqdm.notebook import tqdm\n"
+        "for i in tqdm(range(4), desc='outer'):\n"
+        "    for j in tqdm(range(2), leave=False):\n"
+        "        pass\n"
+        "print('then')\n"
+        "slider = ipywidgets.IntSlider(7, description='depth')\n"
+        "display(ipywidgets.VBox([slider, ipywidgets.HTML('<b>a &lt; b</b>')]))\n"
+        "slider.value = 9"
+    )
+    bar, *rest = (text for text in shown.displays[1:] if text)
+    assert re.fullmatch(r"outer: 100% \|█{20}\| 4/4 \[.*\]", bar)
+    assert rest == ["then", "depth 9\na < b"]
+    assert not any("widget-view" in kind for kind in shown.kinds)
+
+
+def test_what_is_too_large_to_show_is_said(notebook: UserNotebook) -> None:
+    """A display beyond any page is named with its size in its place and on the card, and what
+    comes after it is shown.
+    """
+    shown = notebook.run(
+        "%%gated_eval large\nfrom IPython.display import HTML, display\n"
+        "display(HTML('z' * 100_000_000))\n'small'"
+    )
+    said = "a display of 95 MB is not shown: 24 MB is the most"
+    card, *below = shown.displays
+    assert said in card
+    assert below == [f"[{said}]", "'small'"]
+
+
+def test_an_error_keeps_its_name_whatever_was_displayed_before(notebook: UserNotebook) -> None:
+    """Thousands of displays and warnings, and a message of any size, leave room for the error."""
+    shown = notebook.fails(
+        "%%gated_eval flood\n"
+        "publish = get_ipython().display_pub.publish\n"
+        "for i in range(30_000):\n"
+        "    publish({'text/plain': str(i)}, update=i > 0, transient={'display_id': 'd'})\n"
+        "raise ValueError('too much' * 1_000_000)"
+    )
+    error = shown.error or {}
+    assert error["ename"] == "RunFailed"
+    assert "ValueError: too much" in error["evalue"]
+    assert len(json.dumps(error)) < 3_000_000
+    assert shown.displays[1] == "29999"
 
 
 def test_await_works_at_the_top_of_a_cell(notebook: UserNotebook) -> None:

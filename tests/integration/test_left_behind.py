@@ -23,9 +23,9 @@ def make() -> Iterator[Make]:
 
 def warnings(attempt: Attempt) -> list[str]:
     """What the supervisor found worth a warning."""
-    if not (attempt.path / "display.jsonl").exists():
+    if not (attempt.path / "messages.jsonl").exists():
         return []
-    return [e["text"] for e in attempt.lines("display.jsonl") if e["event"] == "warning"]
+    return [e["text"] for e in attempt.lines("messages.jsonl") if e["event"] == "warning"]
 
 
 def launcher(work: str) -> list[str]:

@@ -205,8 +205,9 @@ def test_episodes_and_displays_are_recorded_as_they_come(make: Make) -> None:
     lines = attempt.lines("episodes.jsonl")
     assert sorted(line["index"] for line in lines) == [0, 1, 2, 3, 4, 5]
     assert [line["index"] for line in lines if line["worker"] == 1] == [1, 3, 5]
-    shown = [line["event"] for line in attempt.lines("display.jsonl")]
-    assert sorted(shown) == ["display", "display", "error", "error"]
+    shown = [(line["event"], line["worker"]) for line in attempt.lines("display.jsonl")]
+    assert sorted(shown) == [("display", 0), ("display", 1)]
+    assert [line["event"] for line in attempt.lines("messages.jsonl")] == ["error", "error"]
 
 
 def test_finished_episodes_are_told_while_the_run_goes_on(make: Make) -> None:

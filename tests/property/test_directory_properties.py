@@ -97,7 +97,7 @@ def check_attempt(run: Path, attempt: Path, is_done: bool) -> None:
     assert isinstance(directory.launch_of(attempt), (dict, type(None)))
     assert all(len(key) == 2 for key in directory.tree_of(attempt))
     assert directory.supervisor_of(attempt) is None  # the tree is of another boot
-    assert all(line["attempt"] == 1 for line in directory.read_episodes(run))
+    assert all(line["attempt"] == 1 for line in directory.read_episodes(run)[0])
 
 
 def test_a_cut_spec_is_never_taken_for_a_whole_one(tmp_path: Path) -> None:

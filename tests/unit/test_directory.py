@@ -346,7 +346,7 @@ def test_episodes_are_read_over_all_attempts(run: Path) -> None:
         path = directory.create_attempt(run, number, {})
         line = json.dumps({"event": "episode", "index": number})
         (path / "episodes.jsonl").write_text(f'{line}\n[1]\n{{"event": "epi')
-    found = directory.read_episodes(run)
+    found, _ = directory.read_episodes(run)
     assert [(line["attempt"], line["index"]) for line in found] == [(1, 1), (2, 2), (10, 10)]
 
 
@@ -358,10 +358,12 @@ def test_a_summary_gets_the_runs_own_words(attempt: Path) -> None:
         {"event": "warning", "text": "one"},
         {"event": "error", **error},
     ]
-    (attempt / "display.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n{")
+    (attempt / "messages.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n{")
     (attempt / "output.log").write_text("the end")
     told = directory.told_by_run(attempt)
     assert told == {"error": error, "warnings": ["one"], "output_tail": "the end"}
+    (attempt / "messages.jsonl").rename(attempt / "display.jsonl")  # as earlier versions call it
+    assert directory.told_by_run(attempt) == told
     (attempt / "display.jsonl").unlink()
     assert directory.told_by_run(attempt)["error"] is None
 
@@ -391,6 +393,30 @@ def test_output_is_read_from_any_byte(attempt: Path) -> None:
     said, shown = directory.output_tail(attempt).splitlines()
     assert "earlier" in said
     assert set(shown) == {"€"}
+
+
+def test_of_events_without_end_the_newest_are_read(attempt: Path) -> None:
+    """A file beyond any limit never reads as empty: its end is read, and the rest is counted."""
+    lines = [json.dumps({"event": "episode", "index": index}) + "\n" for index in range(1_000)]
+    (attempt / "episodes.jsonl").write_text("".join(lines))
+    size = (attempt / "episodes.jsonl").stat().st_size
+    for limit in (1, 500, size - 1, size, size + 1):
+        found, earlier = directory.read_events(attempt, "episodes.jsonl", limit)
+        indices = [event["index"] for event in found]
+        assert indices == list(range(earlier, 1_000))
+        assert sum(map(len, lines[earlier:])) <= limit
+
+
+def test_warnings_of_a_summary_are_told_once_and_have_an_end(attempt: Path) -> None:
+    """However often a run warned, its summary stays small; the last ones are in it."""
+    texts = ["again"] * 500 + [f"warning {number}" for number in range(1_000)] + ["and the rest"]
+    events = [json.dumps({"event": "warning", "text": text}) for text in texts]
+    (attempt / "messages.jsonl").write_text("\n".join(events))
+    warnings = directory.told_by_run(attempt)["warnings"]
+    assert warnings[0] == "again"
+    assert warnings[-1] == "and the rest"
+    assert len(warnings) == directory.MOST_WARNINGS + 1
+    assert "902 more warnings are not shown" in warnings
 
 
 def test_the_end_of_a_long_output_begins_with_a_whole_line(attempt: Path) -> None:

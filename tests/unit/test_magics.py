@@ -42,6 +42,15 @@ class Notebook:
         """All displays so far, as published."""
         return cast(CapturingDisplayPublisher, self.shell.display_pub).outputs
 
+    def page(self) -> list[dict[str, Any]]:
+        """Return the displays as they stand on the page, each as it was renewed last."""
+        places: dict[str, dict[str, Any]] = {}
+        for number, display in enumerate(self.shown):
+            name = (display.get("transient") or {}).get("display_id", str(number))
+            assert display["update"] == (name in places), display
+            places[name] = display
+        return list(places.values())
+
     def texts(self) -> list[str]:
         """Return the plain text of each display so far."""
         return [display["data"].get("text/plain", "") for display in self.shown]
@@ -380,38 +389,27 @@ def test_outputs_become_names_of_the_notebook(
 def test_what_the_run_displays_is_displayed_here(
     notebook: Notebook, gate: GateStandIn, tmp_path: Path
 ) -> None:
-    """Displays come in order with their types; a clear replaces the run's own, never the card."""
+    """Displays and prints follow the card in their order, and the card has what came before."""
     attempt = tmp_path / "run" / "attempts" / "1"
     attempt.mkdir(parents=True)
-    events: list[dict[str, Any]] = [
-        {"event": "display", "data": {"text/plain": "a", "text/html": "<b>a</b>"}, "result": False},
-        {"event": "display", "data": {"text/plain": "n1"}, "transient": {"display_id": "own"}},
-        {"event": "display", "clear": True, "wait": True},
-        {"event": "display", "data": {"text/plain": "b"}, "metadata": {"k": 1}, "result": True},
-        {
-            "event": "display",
-            "data": {"text/plain": "n2"},
-            "transient": {"display_id": "own"},
-            "update": True,
-        },
-        {"event": "error", "ename": "E", "evalue": "", "traceback": []},
+    (attempt / "output.log").write_text("one\ntwo\nthree\n", encoding="utf-8")
+    events = [
+        {"event": "display", "data": {"text/plain": "a", "text/html": "<b>a</b>"}, "at": 4},
+        {"event": "display", "data": {"text/plain": "b"}, "metadata": {"k": 1}, "at": 8},
     ]
     text = "".join(json.dumps(event) + "\n" for event in events)
     (attempt / "display.jsonl").write_text(text + '{"event": "disp', encoding="utf-8")
-    gate.on_submit = lambda _body: {**DONE, "directory": str(tmp_path / "run")}
+    output = {"output_tail": "one\ntwo\nthree\n"}
+    gate.on_submit = lambda _body: {**DONE, **output, "directory": str(tmp_path / "run")}
     assert notebook.run("%%gated_eval shows\n1").success
-    card, *shown = notebook.shown
-    assert "completed" in card["data"]["text/plain"]
-    assert [(d["data"]["text/plain"], d["update"]) for d in shown] == [
-        ("a", False),
-        ("n1", False),
-        ("b", True),
-        ("n2", True),
-    ]
-    assert shown[0]["data"]["text/html"] == "<b>a</b>"
-    assert shown[2]["transient"] == shown[0]["transient"]
-    assert shown[3]["transient"] == {"display_id": "own"}
-    assert shown[2]["metadata"] == {"k": 1}
+    page = notebook.page()
+    assert [shown["data"]["text/plain"] for shown in page[1:]] == ["a", "two", "b", "three"]
+    assert page[1]["data"]["text/html"] == "<b>a</b>"
+    assert page[3]["metadata"] == {"k": 1}
+    card = page[0]["data"]["text/plain"]
+    assert "completed" in card
+    assert "one" in card
+    assert "two" not in card
 
 
 def test_detach_gives_a_handle_at_once(notebook: Notebook, gate: GateStandIn) -> None:

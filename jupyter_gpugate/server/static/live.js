@@ -53,7 +53,7 @@ async function problemIn(response) {
 }
 
 /** One question: the answer that is new, or null, and what went wrong, or null. */
-async function question(server, path, etag) {
+async function question(server, path, etag, more) {
   const patient = etag !== "" && waiting < LINES;
   const lost = new AbortController();
   const timer = setTimeout(() => lost.abort(), LOST_MS);
@@ -62,7 +62,7 @@ async function question(server, path, etag) {
     const known = etag && `&etag=${encodeURIComponent(etag)}`;
     const wait = patient ? `&wait=${WAIT_S}` : "";
     // A page that looks on keeps no server from being idle.
-    const asked = `${path}?no_track_activity=1${known}${wait}`;
+    const asked = `${path}?no_track_activity=1${more}${known}${wait}`;
     const response = await ask(server, "GET", asked, lost.signal);
     if (response.status === 304) return { answer: null, etag, problem: null };
     if (!response.ok) return { answer: null, etag, problem: await problemIn(response) };
@@ -94,12 +94,12 @@ async function inSight(place) {
  * returns false.  `tell(element, problem)` says why there is nothing new, with null that there is
  * nothing wrong.  The element is no variable of this: what a function that waits has held, it keeps,
  * and an output that was cleared would be followed for ever. */
-async function follow(server, place, path, show, tell) {
+async function follow(server, place, path, show, tell, more = "") {
   let etag = "";
   let away = PACE_MS;
   followed += 1;
   while (await inSight(place)) {
-    const news = await question(server, path, etag);
+    const news = await question(server, path, etag, more);
     etag = news.etag;
     if (!(await inSight(place))) break;
     tell(place.deref(), news.problem);
@@ -251,7 +251,11 @@ function card(element, runId) {
     sayProblem(now, problem, told);
     if (problem?.unknown) part(now, "orders").replaceChildren();
   };
-  follow(server, new WeakRef(element), `/runs/${encodeURIComponent(runId)}/card`, show, tell);
+  // Output behind this byte is shown below the card, by the cell that waits.
+  const until = element.dataset.until;
+  const more = until ? `&until=${encodeURIComponent(until)}` : "";
+  const path = `/runs/${encodeURIComponent(runId)}/card`;
+  follow(server, new WeakRef(element), path, show, tell, more);
 }
 
 /** Whether a new table would move something that is about to be pressed. */
