@@ -131,12 +131,16 @@ class Walk:
         self._fence += 1
         self.running[request.owner] = self.running.get(request.owner, 0) + 1
         for resource, ask in asks.items():
-            self.rooms[resource].take(
-                ask.charge_bytes,
-                request.run_id,
-                exclusive=request.exclusive,
-                watch=ask.basis is Basis.WATCH,
-            )
+            # RAM is one machine's, however many cgroups look at it: until the next tick tells,
+            # each counts the grant.
+            for room in self.rooms.values():
+                if room.resource == resource:
+                    room.take(
+                        ask.charge_bytes,
+                        request.run_id,
+                        exclusive=request.exclusive,
+                        watch=ask.basis is Basis.WATCH,
+                    )
         return Grant(
             run_id=request.run_id,
             attempt=queued.attempts + 1,

@@ -11,8 +11,8 @@ from jupyter_gpugate.core.estimation import provisional_charge
 from jupyter_gpugate.core.masks import told as words_of
 from jupyter_gpugate.core.model import RAM, Basis
 from jupyter_gpugate.core.placement import place
-from jupyter_gpugate.core.room import Room, live_runs
-from jupyter_gpugate.core.state import GateState, GroupKey, TermNeed
+from jupyter_gpugate.core.room import Room, live_runs, ram_in
+from jupyter_gpugate.core.state import MACHINE, GateState, GroupKey, TermNeed
 
 #: Of the devices that refuse a run, the one whose reason stands last here is nearest to taking it.
 _NEARNESS = (
@@ -104,7 +104,8 @@ def check(
     """Every check on one request; an admission is placed but not yet counted."""
     if asks.parked:
         return Refusal((Reason(Check.PARKED),))
-    asked = {RAM: asks.on(rooms[RAM])}
+    ram = ram_of(rooms, asks)
+    asked = {RAM: asks.on(ram)}
     devices: tuple[str, ...] = ()
     device_reason = None
     wanted = asks.key.gpus
@@ -120,7 +121,7 @@ def check(
         else:
             devices = placed
             asked.update((uuid, passing[uuid]) for uuid in devices)
-    ram_reason = _ram_reason(asks, rooms[RAM], asked[RAM])
+    ram_reason = _ram_reason(asks, ram, asked[RAM])
     found = (machine, _user_limit(asks), device_reason, ram_reason)
     reasons = [reason for reason in found if reason is not None]
     if not reasons:
@@ -154,6 +155,11 @@ def look(asks: Asks, rooms: Mapping[str, Room]) -> dict[str, Look]:
             ask = asks.on(room)
             looks[uuid] = Look(_fit(room, ask), ask)
     return looks
+
+
+def ram_of(rooms: Mapping[str, Room], asks: Asks) -> Room:
+    """The RAM that a request takes from; the gate's, for a cgroup that nobody queues for."""
+    return rooms.get(ram_in(asks.key.cgroup)) or rooms[RAM]
 
 
 def _ram_reason(asks: Asks, ram: Room, ask: Ask) -> Optional[Reason]:
@@ -230,4 +236,12 @@ def _fit(room: Room, ask: Ask) -> Optional[Reason]:
     if need <= room.room_bytes:
         return None
     beyond = need > room.alone_bytes and not room.declared
-    return Reason(Check.EXTERNAL_HOLDS if beyond else Check.FIT, room.resource, room.numbers(need))
+    check = Check.EXTERNAL_HOLDS if beyond else Check.FIT
+    return Reason(check, room.resource, room.numbers(need), bound=_bound(room))
+
+
+def _bound(room: Room) -> str:
+    if room.bound_by == MACHINE:
+        return ""
+    whose = "its notebook" if room.cgroup else "the gate"
+    return f"the limit of cgroup {room.bound_by}, in which {whose} runs"

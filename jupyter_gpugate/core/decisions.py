@@ -43,6 +43,7 @@ class Reason(NamedTuple):
     resource: Optional[str] = None
     numbers: Mapping[str, int] = NO_NUMBERS
     who: tuple[str, ...] = ()  # the runs or owners it waits for; a fault's or a drain's own words
+    bound: str = ""  # the cgroup whose limit the room is bounded by, and whose that is
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Earmark:
     check: Check  # FIT or EXCLUSIVE
     devices: tuple[str, ...]
     bytes_by_resource: Mapping[str, int]
+    cgroup: str = ""  # where the run is to live, as in its request
 
 
 @dataclass(frozen=True)

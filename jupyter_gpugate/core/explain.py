@@ -122,15 +122,19 @@ def _fit(state: GateState, reason: Reason) -> str:
         if part or name != "earmarked_bytes":
             left -= part
             words += f" - {part:,} MB {what}"
-    return f"needs {-(-n['need_bytes'] // MB):,} MB of {where}, room is {left:,} MB = {words}"
+    bound = f"; {reason.bound} counts" if reason.bound else ""
+    return (
+        f"needs {-(-n['need_bytes'] // MB):,} MB of {where}, room is {left:,} MB = {words}{bound}"
+    )
 
 
 def _external_holds(state: GateState, reason: Reason) -> str:
     n = reason.numbers
     need, alone = -(-n["need_bytes"] // MB), n["alone_bytes"] // MB
+    others = f"held by others: {_others(state, reason.resource or '')}"
     return (
         f"needs {need:,} MB of {_where(state, reason)}, and with every run ended the room would"
-        f" be {alone:,} MB; held by others: {_others(state, reason.resource or '')}"
+        f" be {alone:,} MB; {f'{reason.bound} leaves no more' if reason.bound else others}"
     )
 
 

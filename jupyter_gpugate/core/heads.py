@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Optional
 
-from jupyter_gpugate.core.checks import Asks, Look, look
+from jupyter_gpugate.core.checks import Asks, Look, look, ram_of
 from jupyter_gpugate.core.decisions import Check, Earmark, Refusal
 from jupyter_gpugate.core.model import RAM
 from jupyter_gpugate.core.placement import bind
@@ -44,8 +44,9 @@ class Heads:
         made = []
         if head and not lacking & self._waited_for:
             self._waited_for.update(filter(None, lacking))
-            needs = {r: asks.on(self._rooms[r]).charge_bytes for r in (RAM, *devices)}
-            made.append(Earmark(asks.run_id, Check.FIT, devices, needs))
+            needs = {uuid: asks.on(self._rooms[uuid]).charge_bytes for uuid in devices}
+            needs[RAM] = asks.on(ram_of(self._rooms, asks)).charge_bytes
+            made.append(Earmark(asks.run_id, Check.FIT, devices, needs, asks.key.cgroup))
         if alone:
             self._cleared = True
             made.append(Earmark(asks.run_id, Check.EXCLUSIVE, devices, {}))

@@ -192,6 +192,14 @@ class DeviceReading:
 
 
 @dataclass(frozen=True)
+class CgroupReading:
+    """The RAM that the limits above a cgroup leave, and the cgroup whose limit binds."""
+
+    free_bytes: int
+    bound_by: str  # "machine" where no limit does
+
+
+@dataclass(frozen=True)
 class RamReading:
     """The machine's RAM; ``free_bytes`` is bounded by every cgroup level above the gate."""
 
@@ -206,6 +214,10 @@ class RamReading:
     #: memory, locked pages, and huge pages beyond the reserved pool.
     unmovable_bytes: int = 0
     huge_pool_bytes: int = 0  # reserved for huge pages, used or not
+    cgroup: str = ""  # the gate's own
+    cgroups: Mapping[str, CgroupReading] = field(
+        default_factory=dict
+    )  # of runs that live in others
 
     @property
     def used_bytes(self) -> int:
@@ -423,7 +435,7 @@ class Request:
     evictable: bool = False
     max_wait_s: Optional[float] = None
     time_limit_s: Optional[float] = None
-    cgroup: str = ""
+    cgroup: str = ""  # of its notebook, where the run is to live; "": in the gate's
     kernel: Optional[KernelRef] = None
     detached: bool = False
     submitted_wall: float = 0.0

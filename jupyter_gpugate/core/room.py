@@ -9,12 +9,22 @@ from typing import Callable, Optional
 
 from jupyter_gpugate.core.decisions import Check, Earmark, Reason
 from jupyter_gpugate.core.devices import lock_on
-from jupyter_gpugate.core.model import GB, MB, RAM, Device, DeviceReading, RamReading, Sample
+from jupyter_gpugate.core.model import (
+    GB,
+    MB,
+    RAM,
+    CgroupReading,
+    Device,
+    DeviceReading,
+    RamReading,
+    Sample,
+)
 from jupyter_gpugate.core.settling import holds_watch_slot, is_overrun
 from jupyter_gpugate.core.state import MACHINE, GateState, Lease
 
 RAM_FLOOR_BYTES = 2 * GB
 RAM_FLOOR_SHARE = 0.04
+CGROUP_FLOOR_BYTES = 256 * MB
 GPU_FLOOR_BYTES = 256 * MB
 GPU_FLOOR_SHARE = 0.10
 #: A driver that takes longer than this for one pass over its boards is not waited for any longer.
@@ -50,6 +60,8 @@ class Room:
     cleared_for: Optional[str] = None  # the exclusive run that the device is kept clear for
     utilisation: float = 0.0
     device: Optional[Device] = None
+    cgroup: str = ""  # of RAM: where the runs live that this room is for, as in their requests
+    bound_by: str = MACHINE  # of RAM: the cgroup whose limit binds
     room_bytes: int = field(init=False)  # what is left to give
 
     def __post_init__(self) -> None:
@@ -108,7 +120,10 @@ class Room:
 
 def rooms(state: GateState, sample: Sample, now: float) -> dict[str, Room]:
     """Every resource that gates: RAM, and each device of the inventory that is one."""
-    result = {RAM: _ram_room(state, sample.ram, now)}
+    result = {RAM: ram_room(state, sample.ram, now)}
+    for cgroup in {key.cgroup for key in state.groups}:
+        if cgroup:
+            result[ram_in(cgroup)] = ram_room(state, sample.ram, now, cgroup)
     for uuid, device in state.inventory.items():
         if not device.mig_enabled and not device.unified:
             result[uuid] = _device_room(state, sample, now, device)
@@ -118,28 +133,84 @@ def rooms(state: GateState, sample: Sample, now: float) -> dict[str, Room]:
 def earmark(result: Mapping[str, Room], mark: Earmark) -> None:
     """Set aside what a mark stands for: bytes for a head, whole devices for an exclusive run."""
     for resource, need in mark.bytes_by_resource.items():
-        if resource in result:
+        if resource == RAM:
+            for room in result.values():
+                if room.resource == RAM and _competes(room, mark.cgroup):
+                    room.set_aside(need)
+        elif resource in result:
             result[resource].set_aside(need)
     for uuid in mark.devices if mark.check is Check.EXCLUSIVE else ():
         if uuid in result:
             result[uuid].cleared_for = mark.run_id
 
 
-def _ram_room(state: GateState, ram: Optional[RamReading], now: float) -> Room:
-    limit = state.traits.stale_after_s
-    unread = _stale(RAM, ram.taken_at if ram else None, now, limit)
+def ram_in(cgroup: str) -> str:
+    """The key of the RAM that runs of a cgroup may have."""
+    return f"{RAM}@{cgroup}" if cgroup else RAM
+
+
+def ram_room(state: GateState, ram: Optional[RamReading], now: float, cgroup: str = "") -> Room:
+    """The RAM for runs that live in ``cgroup``, or beside the gate.
+
+    Every run takes from the machine, and from the limits above its own cgroup; of the two the one
+    that leaves less binds.
+    """
+    reading = _reading_in(ram, cgroup)
+    taken_at = ram.taken_at if ram and reading else None
+    unread = _stale(RAM, taken_at, now, state.traits.stale_after_s)
     total = ram.total_bytes if ram else 0
-    return Room(
+    room = Room(
         resource=RAM,
         total_bytes=total,
-        free_bytes=ram.free_bytes if ram else 0,
+        free_bytes=reading.free_bytes if reading else 0,
         floor_bytes=max(RAM_FLOOR_BYTES, int(RAM_FLOOR_SHARE * total)) if ram else 0,
         reserved_bytes=_reserved(state, RAM),
         runs_held_bytes=_runs_held(state, RAM),
         measured=unread is None,
         unread=unread,
         overrun=_runs_where(state.leases.values(), lambda lease: is_overrun(lease, RAM)),
+        cgroup=cgroup,
     )
+    if ram is None or reading is None or reading.bound_by == MACHINE:
+        return room
+    of_machine = replace(room, free_bytes=ram.available_bytes)
+    limited = _limited(state, room, ram, reading.bound_by)
+    return min(limited, of_machine, key=lambda one: one.room_bytes)
+
+
+def _reading_in(ram: Optional[RamReading], cgroup: str) -> Optional[CgroupReading]:
+    if ram is None or cgroup:
+        return ram.cgroups.get(cgroup) if ram else None
+    return CgroupReading(ram.free_bytes, ram.bound_by)
+
+
+def _limited(state: GateState, room: Room, ram: RamReading, bound_by: str) -> Room:
+    """The RAM that the limit of a cgroup leaves; only runs that live below it take from that."""
+
+    def is_below(lease: Lease) -> bool:
+        return _is_below(lease.request.cgroup or ram.cgroup, bound_by)
+
+    below = [lease for lease in state.leases.values() if is_below(lease)]
+    gone = [left for left in state.lingering.values() if left.resource == RAM]
+    return replace(
+        room,
+        # The limit of a notebook's own cgroup protects no gate and no machine.
+        floor_bytes=CGROUP_FLOOR_BYTES if room.cgroup else room.floor_bytes,
+        reserved_bytes=sum(lease.reservation(RAM) for lease in below)
+        + sum(left.reservation() for left in gone),
+        runs_held_bytes=sum(lease.held(RAM) for lease in below)
+        + sum(left.held_bytes for left in gone),
+        bound_by=bound_by,
+    )
+
+
+def _competes(room: Room, cgroup: str) -> bool:
+    """Whether runs that live in ``cgroup`` take from this room of RAM."""
+    return room.bound_by == MACHINE or room.cgroup == cgroup or _is_below(cgroup, room.bound_by)
+
+
+def _is_below(cgroup: str, level: str) -> bool:
+    return f"{cgroup}/".startswith(f"{level.rstrip('/')}/")
 
 
 def _device_room(state: GateState, sample: Sample, now: float, device: Device) -> Room:

@@ -37,6 +37,7 @@ def snapshot(state: GateState, sample: Sample, decisions: Decisions, now: float)
     here = rooms(state, sample, now)
     for mark in decisions.earmarks:
         earmark(here, mark)
+    here = {resource: room for resource, room in here.items() if not room.cgroup}
     return {
         "tick": state.tick,
         "now": now,

@@ -92,6 +92,7 @@ class GroupKey(NamedTuple):
     exclusive: bool
     needs: Needs
     visible: Optional[tuple[str, ...]] = None
+    cgroup: str = ""
 
 
 def key_of(request: Request, run_side: str, needs: Needs) -> GroupKey:
@@ -103,6 +104,7 @@ def key_of(request: Request, run_side: str, needs: Needs) -> GroupKey:
         exclusive=request.exclusive,
         needs=needs,
         visible=request.visible,
+        cgroup=request.cgroup,
     )
 
 

@@ -270,7 +270,9 @@ def _measured(answer: Json) -> Iterator[str]:
     ram: Json = answer.get("ram") or {}
     if ram:
         bound = ram.get("bound_by")
-        by = "" if bound in (None, "machine") else f", as the limit of cgroup {bound} allows"
+        here = ", in which the gate runs" if answer.get("reach") else ""
+        limit = f", as the limit of cgroup {bound} allows{here}"
+        by = "" if bound in (None, "machine") else limit
         sizes = f"{words.mb(ram.get('free_bytes'))} free of {words.mb(ram.get('total_bytes'))}"
         yield f"RAM is measured: {sizes}{by}."
     else:

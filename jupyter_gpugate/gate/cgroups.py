@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,6 +34,12 @@ class Cgroups:
         self._membership = KernelFile(f"{proc}/self/cgroup")
         self._known = b""
         self._levels: list[_Level] = []
+        self._others: dict[str, list[_Level]] = {}
+
+    @property
+    def own(self) -> str:
+        """The cgroup of this process, as it was found by the newest reading."""
+        return self._levels[0].cgroup if self._levels else ""
 
     def tightest(self, machine_bytes: int) -> CgroupRoom | None:
         """Return the level that leaves the least, None where no level has a limit.
@@ -43,15 +49,30 @@ class Cgroups:
         be measured is never a level without a limit.
         """
         self._find_levels()
-        rooms = [
-            CgroupRoom(level.cgroup, free)
-            for level in self._levels
-            if (free := level.free_bytes(machine_bytes)) is not None
-        ]
-        return min(rooms, key=lambda room: room.free_bytes, default=None)
+        return _tightest(self._levels, machine_bytes)
+
+    def tightest_of(self, cgroup: str, machine_bytes: int) -> CgroupRoom | None:
+        """Return the same of another cgroup; `OSError` where there is no such cgroup (any more)."""
+        found = _hierarchy(self._root, os.fsdecode(self._known))
+        if found is None:
+            raise FileNotFoundError(cgroup)
+        if cgroup not in self._others:
+            self._others[cgroup] = list(self._climb(found.mount, cgroup, found.version))
+        levels = self._others[cgroup]
+        # A level above the mount shows no files; the cgroup itself has to.
+        if levels[0].cgroup != cgroup or not Path(levels[0].folder).is_dir():
+            raise FileNotFoundError(cgroup)
+        return _tightest(levels, machine_bytes)
+
+    def forget_others(self, kept: Collection[str]) -> None:
+        """Let go of the files of other cgroups than these."""
+        for cgroup in self._others.keys() - kept:
+            for level in self._others.pop(cgroup):
+                level.close()
 
     def close(self) -> None:
         self._membership.close()
+        self.forget_others(())
         self._take([])
 
     def _find_levels(self) -> None:
@@ -60,6 +81,7 @@ class Cgroups:
         except FileNotFoundError:  # a kernel without cgroups
             membership = b""
         if membership != self._known:
+            self.forget_others(())
             self._take(list(self._levels_of(os.fsdecode(membership))))
             self._known = membership
 
@@ -71,16 +93,9 @@ class Cgroups:
 
     def _levels_of(self, membership: str) -> Iterator[_Level]:
         """Yield the levels of the one hierarchy that has the memory controller."""
-        hierarchies = [line.split(":", 2)[1:] for line in membership.splitlines()]
-        legacy = [path for controllers, path in hierarchies if "memory" in controllers.split(",")]
-        unified = [path for controllers, path in hierarchies if not controllers]
-        if legacy:
-            yield from self._climb(f"{self._root}/memory", legacy[0], _V1)
-        elif unified:
-            # Beside v1 hierarchies the unified one is mounted in a folder of its own.
-            beside = f"{self._root}/unified"
-            mixed = len(hierarchies) > 1 and Path(beside).is_dir()
-            yield from self._climb(beside if mixed else self._root, unified[0], _V2)
+        found = _hierarchy(self._root, membership)
+        if found is not None:
+            yield from self._climb(found.mount, found.cgroup, found.version)
 
     def _climb(self, mount: str, cgroup: str, version: _Version) -> Iterator[_Level]:
         """Yield the level of ``cgroup`` and every level above it that ``mount`` shows."""
@@ -112,6 +127,37 @@ def _mounted_cgroup(mountinfo: Path, mount: str) -> str:
     return ""
 
 
+def _tightest(levels: Iterable[_Level], machine_bytes: int) -> CgroupRoom | None:
+    rooms = [
+        CgroupRoom(level.cgroup, free)
+        for level in levels
+        if (free := level.free_bytes(machine_bytes)) is not None
+    ]
+    return min(rooms, key=lambda room: room.free_bytes, default=None)
+
+
+class _Hierarchy(NamedTuple):
+    """The hierarchy with the memory controller, and the cgroup of a process in it."""
+
+    mount: str
+    cgroup: str
+    version: _Version
+
+
+def _hierarchy(root: str, membership: str) -> _Hierarchy | None:
+    hierarchies = [line.split(":", 2)[1:] for line in membership.splitlines()]
+    legacy = [path for controllers, path in hierarchies if "memory" in controllers.split(",")]
+    unified = [path for controllers, path in hierarchies if not controllers]
+    if legacy:
+        return _Hierarchy(f"{root}/memory", legacy[0], _V1)
+    if unified:
+        # Beside v1 hierarchies the unified one is mounted in a folder of its own.
+        beside = f"{root}/unified"
+        mixed = len(hierarchies) > 1 and Path(beside).is_dir()
+        return _Hierarchy(beside if mixed else root, unified[0], _V2)
+    return None
+
+
 class _Version(NamedTuple):
     """What a version of cgroups calls its files, and what of a usage it can give back."""
 
@@ -126,6 +172,7 @@ class _Level:
 
     def __init__(self, folder: str, cgroup: str, version: _Version) -> None:
         self.cgroup: Final = cgroup
+        self.folder: Final = folder
         self._limits: Final = [KernelFile(f"{folder}/{name}") for name in version.limits]
         self._usage: Final = KernelFile(f"{folder}/{version.usage}")
         self._stat: Final = KernelFile(f"{folder}/memory.stat")

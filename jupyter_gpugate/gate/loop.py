@@ -134,6 +134,7 @@ class GateLoop:
         self.state = self._folded(blank, events)
         self._sampler.expects_gpus = bool(self.state.inventory)
         self._inbox.insert(0, _Posted(ev.Restarted(self.now(), boot_id()), None))
+        self._watch(())
         self._sampler.start(self._hear_of_reading)
         self.sample = await self._sampler.fresh()
         await self._tick()
@@ -239,7 +240,7 @@ class GateLoop:
 
     async def _turn(self, batch: list[_Posted]) -> None:
         ends = any(isinstance(posted.event, ev.Finished) for posted in batch)
-        measured = await self._measure(anew=ends)
+        measured = await self._measure(anew=self._watch(batch) or ends)
         happened = Happened(
             posted=tuple(posted.event for posted in batch),
             sample=self.sample,
@@ -272,8 +273,17 @@ class GateLoop:
             except Exception:  # noqa: BLE001 - who only listens must not end a tick
                 self._log.exception("a listener of the gate failed")
 
+    def _watch(self, batch: Sequence[_Posted]) -> bool:
+        """Have the cgroups of runs read; whether one is needed that has not been read yet."""
+        asked = [p.event.request.cgroup for p in batch if isinstance(p.event, ev.Requested)]
+        live = [lease.request.cgroup for lease in self.state.leases.values()]
+        cgroups = frozenset(asked).union(live, (key.cgroup for key in self.state.groups)) - {""}
+        self._sampler.watch(cgroups)
+        ram = self.sample.ram
+        return ram is not None and not cgroups <= ram.cgroups.keys()
+
     async def _measure(self, *, anew: bool) -> bool:
-        """Take in what the readers have; only an end makes them read anew."""
+        """Take in what the readers have; an end, or a new cgroup, makes them read anew."""
         measured = anew or self._has_news
         if measured:
             self._has_news = False

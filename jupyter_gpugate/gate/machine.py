@@ -7,8 +7,15 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from jupyter_gpugate.core.model import Fault, KernelProcess, Process, RamReading, ReaderHealth
-from jupyter_gpugate.gate.cgroups import Cgroups
+from jupyter_gpugate.core.model import (
+    CgroupReading,
+    Fault,
+    KernelProcess,
+    Process,
+    RamReading,
+    ReaderHealth,
+)
+from jupyter_gpugate.gate.cgroups import CgroupRoom, Cgroups
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.kernel_file import KernelFile
 from jupyter_gpugate.gate.process_table import ProcessTable
@@ -52,6 +59,8 @@ class MachineReader:
         self._boot_id = ""
         self._answered_at: float | None = None
         self._fault: Fault | None = None
+        #: Other cgroups to read, in which runs live.
+        self.watched: frozenset[str] = frozenset()
 
     def read(self) -> MachineReading:
         """Read everything once.
@@ -87,13 +96,28 @@ class MachineReader:
             spare = max(0, memory.most_reclaimable - memory.available)
             available = memory.available + min(spare, self._reclaimable_arc())
             code = "cgroup"
-            level = self._cgroups.tightest(total)
+            own = _bounded(available, self._cgroups.tightest(total))
         except (OSError, ValueError) as error:
             faults[code] = str(error)
             return None
-        if level is None or level.free_bytes >= available:
-            return _Room(memory, available, available, "machine")
-        return _Room(memory, available, level.free_bytes, level.cgroup)
+        others = self._others(total, available, own)
+        return _Room(memory, available, own.free_bytes, own.bound_by, self._cgroups.own, others)
+
+    def _others(
+        self, total: int, available: int, own: CgroupReading
+    ) -> Mapping[str, CgroupReading]:
+        """Read the watched cgroups; a run whose cgroup is gone lives where the gate does."""
+        watched = self.watched
+        self._cgroups.forget_others(watched)
+        readings = {}
+        for cgroup in watched:
+            try:
+                level = self._cgroups.tightest_of(cgroup, total)
+            except (OSError, ValueError):
+                readings[cgroup] = own
+            else:
+                readings[cgroup] = _bounded(available, level)
+        return readings
 
     def _reclaimable_arc(self) -> int:
         """Return what ZFS says that it gives back; its cache counts as used in MemAvailable."""
@@ -160,6 +184,8 @@ class _Room(NamedTuple):
     available: int
     free: int
     bound_by: str
+    cgroup: str
+    others: Mapping[str, CgroupReading]
 
     def reading(self, taken_at: float, shm_free: int | None) -> RamReading:
         memory = self.memory
@@ -173,12 +199,24 @@ class _Room(NamedTuple):
             shared_bytes=memory.shared,
             unmovable_bytes=memory.shared + memory.locked + memory.surplus,
             huge_pool_bytes=memory.huge - memory.surplus,
+            cgroup=self.cgroup,
+            cgroups=self.others,
         )
 
 
 def _smaller(one: _Room, other: _Room) -> _Room:
     tighter = one if one.free <= other.free else other
-    return tighter._replace(available=min(one.available, other.available))
+    others = {
+        cgroup: min(reading, other.others.get(cgroup, reading), key=lambda each: each.free_bytes)
+        for cgroup, reading in one.others.items()
+    }
+    return tighter._replace(available=min(one.available, other.available), others=others)
+
+
+def _bounded(available: int, level: CgroupRoom | None) -> CgroupReading:
+    if level is None or level.free_bytes >= available:
+        return CgroupReading(available, "machine")
+    return CgroupReading(level.free_bytes, level.cgroup)
 
 
 def _read_meminfo(text: bytes) -> _Memory:

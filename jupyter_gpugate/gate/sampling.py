@@ -42,6 +42,8 @@ class ReadsGpus(Protocol):
 class ReadsMachine(Protocol):
     """A machine reader, or its twin in a simulation."""
 
+    watched: frozenset[str]  # cgroups to read beside the gate's own
+
     def read(self) -> MachineReading:
         """RAM, the process table and the kernels in it; blocking."""
 
@@ -71,6 +73,10 @@ class Sampler:
         self._loop = asyncio.get_running_loop()
         self._told = told
         threading.Thread(target=self._keep_beat, name="gpugate-machine", daemon=True).start()
+
+    def watch(self, cgroups: frozenset[str]) -> None:
+        """Read what the limits of these cgroups leave, from the next reading on."""
+        self._machine.watched = cgroups
 
     async def fresh(self) -> Sample:
         """Read both anew, each for no longer than its patience."""

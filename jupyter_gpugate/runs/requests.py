@@ -112,6 +112,7 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         evictable=bool(spec.get("evictable")),
         max_wait_s=spec.get("max_wait_s"),
         time_limit_s=spec.get("time_limit_s"),
+        cgroup=spec.get("cgroup") or "",
         kernel=KernelRef(**kernel) if kernel else None,
         detached=bool(spec.get("detach")),
         submitted_wall=spec["submitted"],

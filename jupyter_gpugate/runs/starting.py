@@ -92,6 +92,7 @@ def launch_of(
         "caps": dict(grant.caps),
         "device_totals": dict(grant.device_totals),
         "keeps_mask": bool(spec.get("keeps_mask")),
+        "cgroups": spec.get("cgroups") or {},
         "enforcement": grant.enforcement.value,
         "time_limit_s": spec.get("time_limit_s"),
         "grace_s": grace_s,

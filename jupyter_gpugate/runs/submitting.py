@@ -15,6 +15,7 @@ from jupyter_gpugate.core.model import Request
 from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import TooLarge
+from jupyter_gpugate.runs.homes import home_of
 from jupyter_gpugate.runs.ids import new_run_id
 from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient
@@ -155,6 +156,8 @@ class Submissions:
         _refuse_unreadable(source)
         told = ("source_hash", "files", "packages", "runtime", "python")
         spec.update({name: source[name] for name in told})
+        home = home_of(spec["kernel"])
+        spec.update(cgroups=dict(home.joins), cgroup=home.memory, cgroup_note=home.note)
         return spec, environ, request_of(spec, self._owner)
 
     async def _read(

@@ -239,24 +239,52 @@ def carriers(tag: bytes) -> list[Proc]:
 # -- settings and counts of the kernel ---------------------------------------------------------
 
 
-def cgroup_directory(controller: str) -> str | None:
-    """Directory of this process's cgroup: of a v1 controller, or in the v2 tree for ``""``."""
+def memberships(pid: int | str) -> dict[str, str]:
+    """Cgroups of a process: its path by the controllers of each hierarchy, "" for the v2 tree."""
     own: dict[str, str] = {}
-    with suppress(OSError, ValueError), open("/proc/self/cgroup") as cgroups:
+    with suppress(OSError, ValueError), open(f"/proc/{pid}/cgroup") as cgroups:
         for line in cgroups:
             _, names, path = line.rstrip("\n").split(":", 2)
-            own.update(dict.fromkeys(names.split(","), path))
-    with suppress(OSError, ValueError, KeyError), open("/proc/self/mountinfo") as mounts:
+            own[names] = path
+    return own
+
+
+def cgroup_directory(controller: str, cgroup: str | None = None) -> str | None:
+    """Directory of a cgroup, this process's own by default, where it can be seen from here.
+
+    ``controller`` is one of v1, or "" for the v2 tree.
+    """
+    if cgroup is None:
+        own = memberships("self")
+        found = [path for names, path in own.items() if controller in names.split(",")]
+        if not found:
+            return None
+        cgroup = found[0]
+    with suppress(OSError, ValueError), open("/proc/self/mountinfo") as mounts:
         for line in mounts:
             place, _, what = line.partition(" - ")
             root, mount = place.split()[3:5]
             kind, _, options = what.split()[:3]
             fits = kind == "cgroup" and controller in options.split(",")
             if fits or (not controller and kind == "cgroup2"):
-                below = os.path.relpath(own[controller], root)
-                is_outside = ".." in f"{own[controller]}/{below}".split("/")
+                below = os.path.relpath(cgroup, root)
+                is_outside = ".." in f"{cgroup}/{below}".split("/")
                 return None if is_outside else os.path.normpath(f"{mount}/{below}")
     return None
+
+
+def join_cgroups(wanted: dict[str, str]) -> list[str]:
+    """Move this process into cgroups, as `memberships` names them; return those it is kept out of.
+
+    The limits of its notebook then hold for a run, and the end of whoever started the gate does
+    not take it along.
+    """
+    missed = []
+    for names, cgroup in wanted.items():
+        directory = cgroup_directory(names.split(",")[0], cgroup)
+        if directory is None or not put(f"{directory}/cgroup.procs", 0):
+            missed.append(cgroup)
+    return missed
 
 
 def counter(path: str, key: str) -> int | None:
@@ -1640,6 +1668,13 @@ class Supervisor:
         return os.path.join(self.attempt, name)
 
     def _settle_in(self) -> None:
+        wanted = self.launch.get("cgroups") or {}
+        missed = join_cgroups(wanted)
+        if missed:
+            text = f"the run could not join cgroup {missed[0]}, so that its limits do not bind it"
+            self.shown.add(as_json({"event": "warning", "text": text}))
+        if wanted:
+            self.kills_before = oom_kills()
         with suppress(PermissionError):  # the leader of a group cannot, and need not
             os.setsid()
         LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -87,7 +87,7 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "output_tail": summary.get("output_tail", ""),
         "error": summary.get("error"),
         "warnings": [
-            *_unheeded(record.request),
+            *_unheeded(record),
             *(summary.get("warnings") or ()),
             *_elsewhere(summary),
         ],
@@ -104,8 +104,11 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
     }
 
 
-def _unheeded(request: Request) -> Iterator[str]:
-    """What was asked for and has no effect on this machine."""
+def _unheeded(record: Record) -> Iterator[str]:
+    """Hints and limits that have no effect on this run."""
+    request = record.request
+    if record.spec.get("cgroup_note"):
+        yield str(record.spec["cgroup_note"])
     if request.hints.vram_bytes is not None and request.family.gpus == 0:
         yield "the hint of GPU memory has no effect: the run has no GPU"
 

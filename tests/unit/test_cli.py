@@ -480,7 +480,8 @@ def test_doctor_tells_what_is_measured_and_why_something_is_not(
     assert cli.main(["doctor"]) == cli.OK
     said = capsys.readouterr().out
     for words in (
-        "RAM is measured: 2,048 MB free of 8,192 MB, as the limit of cgroup /user.slice allows.",
+        "RAM is measured: 2,048 MB free of 8,192 MB, as the limit of cgroup /user.slice allows",
+        "allows, in which the gate runs.",
         "GPU 0 (NVIDIA L4) is measured (nvml-v2): 20,480 MB free of 23,552 MB.",
         "GPU 0 (NVIDIA L4) does not tell who holds its memory: not supported in this container.",
         "GPU 1 (NVIDIA L4) cannot be measured: the GPU is lost.",

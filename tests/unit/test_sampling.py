@@ -37,6 +37,8 @@ def test_a_reading_begins_a_second_after_the_one_before(
     )
 
     class Machine:
+        watched: frozenset[str] = frozenset()
+
         def read(self) -> MachineReading:
             now[0] += took_s
             return cast("MachineReading", None)
