@@ -77,6 +77,8 @@ def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
     devices = snapshot.get("devices") or ()
     columns = ["", "free", "room", "used", "runs", "notebooks", "others"]
     now = snapshot.get("now")
+    if snapshot.get("owner"):
+        yield f"the gate of {snapshot['owner']}", []
     for line in words.locks(snapshot, _awake_time() if now is None else now):
         yield line, []
     yield "memory", [columns, *_memory(snapshot)]

@@ -52,7 +52,7 @@ class PanelHandler(ApiHandler):
         """The snapshot as a finished page."""
 
         def make() -> tuple[Any, Any]:
-            snapshot = self.gate.snapshot()
+            snapshot = {**self.gate.snapshot(), "owner": self.host.owner}
             runs = {
                 row["run_id"]: status
                 for status, rows in (("active", "running"), ("queued", "queued"))

@@ -74,7 +74,7 @@ class QueueHandler(ApiHandler):
         """What runs, what waits and why, and whose the memory is."""
 
         def make() -> tuple[Any, Any]:
-            answer = dict(self.gate.snapshot())
+            answer = {**self.gate.snapshot(), "owner": self.host.owner}
             if asked.inputs:
                 gate = self.gate
                 answer["inputs"] = inputs_of(gate.decided_state, gate.sample, gate.decided_at)

@@ -210,6 +210,7 @@ class QueueAnswer(_Answer):
     tick: int
     now: float
     reach: str
+    owner: str
     running: list[dict[str, Any]]
     queued: list[dict[str, Any]]
     lingering: list[dict[str, Any]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import http.client
 import os
 import resource
@@ -228,7 +229,7 @@ def test_a_second_gate_with_other_settings_gives_way(
     assert second.process.wait(PATIENCE_S) == 0
     assert second.said().count("has other settings") == 1
     assert str(elsewhere) in second.said()
-    assert client.queue()["tick"]
+    assert client.queue()["owner"] == getpass.getuser()
     assert second.find() == (None if named else places.socket)
     assert (variable in second.refusal) == named
     assert first.process.poll() is None

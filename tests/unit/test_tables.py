@@ -118,3 +118,9 @@ def test_an_estimate_says_what_it_is_of_and_what_would_come_of_it() -> None:
 def test_a_cancel_says_what_it_came_to(answer: dict[str, Any], words: str) -> None:
     """Too late, before the start, or by which means, and who is still there."""
     assert tables.cancelled("r", answer) == words
+
+
+def test_the_queue_says_whose_gate_it_is_of() -> None:
+    """Who looks at several gates sees which one answers; a name is text, also on a page."""
+    assert queue(owner="ada <b>").splitlines()[0] == "the gate of ada <b>"
+    assert "the gate of ada &lt;b&gt;" in tables.queue({"owner": "ada <b>"})["text/html"]
