@@ -201,13 +201,24 @@ def _doctor(options: argparse.Namespace) -> int:
     from jupyter_gpugate.notebook.errors import GateUnreachable
 
     try:
-        answer = connect(start=False).machine()
+        answer = _with_disk(connect(start=False).machine())
     except GateUnreachable as error:
         if not _can_measure():
             raise GateUnreachable(f"{error}; {_TOO_OLD}") from None
         answer = _read_here()
     _print(options, answer, tables.machine(answer)["text/plain"])
     return OK
+
+
+def _with_disk(answer: dict[str, Any]) -> dict[str, Any]:
+    """Add what the gate does not reckon up for every caller: how much run directories hold."""
+    from jupyter_gpugate.notebook.disk import held_below
+
+    runs = answer.get("runs")
+    if not runs:
+        return answer
+    held, is_whole = held_below(runs["directory"])
+    return {**answer, "runs": {**runs, "held_bytes": held, "is_whole": is_whole}}
 
 
 def _serve(argv: list[str]) -> int:

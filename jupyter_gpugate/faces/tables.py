@@ -90,6 +90,11 @@ def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
     if queued:
         head = ["", "run", "name", "owner", "waited", "waits because"]
         yield "waiting", [head, *(_queued(row) for row in queued)]
+    others = snapshot.get("other_machines") or ()
+    if others:
+        head = ["run", "name", "machine", "where it stood when it was looked at"]
+        names = ("run_id", "name", "machine", "status")
+        yield "on other machines", [head, *([str(r.get(n)) for n in names] for r in others)]
     if not running and not queued:
         yield "no run is live and none is waiting", []
     lingering = [row for row in snapshot.get("lingering") or () if row.get("held_bytes")]
@@ -129,6 +134,9 @@ def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:
     yield "measured", [[line] for line in _measured(answer)]
     yield "enforced", [[line] for line in _ENFORCED]
     yield "how long runs live", [[line] for line in _LIVES]
+    runs = answer.get("runs")
+    if runs:
+        yield "kept on the disk", [[line] for line in words.kept(runs)]
     if not answer.get("reach"):
         yield "no gate is running for this user; the first run starts one", []
 

@@ -215,3 +215,15 @@ def _unknown(term_: Json) -> str:
     if term_.get("lower_bound_bytes"):
         clues.append(f"unfinished attempts held {mb(term_['lower_bound_bytes'])}")
     return "not known yet" + (f" ({'; '.join(clues)})" if clues else "")
+
+
+def kept(runs: Json) -> Iterator[str]:
+    """Say what the directories of runs hold, and how to be rid of them."""
+    held = runs.get("held_bytes")
+    least = "" if runs.get("is_whole", True) else "at least "
+    holds = "" if held is None else f" and hold {least}{mb(held)}"
+    yield f"{runs.get('count'):,} runs are in {runs.get('directory')}{holds}."
+    yield (
+        "Only the inputs of a run that has ended are removed by themselves. The directory of such "
+        "a run may be removed at any time: rm -r, or DELETE /runs/ID over HTTP."
+    )

@@ -36,7 +36,7 @@ class Inventory:
     ) -> None:
         self.records = Records(self._load)
         self.whole = asyncio.Event()  # all that has ended is in the records too
-        self._root = root
+        self.root = root
         self._machine = machine
         self._read = read
         self._scanner = Scanner(root, machine, read)
@@ -48,7 +48,7 @@ class Inventory:
         try:
             ids, self._rest = await asyncio.to_thread(self._scanner.unfinished_first)
         except OSError as error:
-            self._log.warning("%s: %s", self._root, error.strerror or error)
+            self._log.warning("%s: %s", self.root, error.strerror or error)
             return
         await self.take_in(ids)
 
@@ -64,7 +64,7 @@ class Inventory:
                 late += await self.take_in(others)
         finally:
             self.whole.set()
-        for problem in await asyncio.to_thread(remove_left_behind, self._root):
+        for problem in await asyncio.to_thread(remove_left_behind, self.root):
             self._log.warning("%s", problem)
         return late
 
@@ -88,7 +88,7 @@ class Inventory:
         spec = {**blank_spec(run_id), "name": name}
         summary = {"run_id": run_id, "name": name, "status": "active", "submitted": 0.0}
         summary["attempt"] = attempt
-        record = Record(run_id, self._root / run_id, spec, summary, self._read(spec))
+        record = Record(run_id, self.root / run_id, spec, summary, self._read(spec))
         record.problem = "its directory cannot be read"
         self.records.add(record)
         return record

@@ -322,6 +322,15 @@ class Launcher:
         """All runs, newest first; see `history`."""
         return self._records.rows()
 
+    def elsewhere(self) -> list[Row]:
+        """What other machines that share this home have not ended yet, oldest first."""
+        rows = (record.row() for record in self._records.elsewhere())
+        return sorted(rows, key=lambda row: (row["submitted"], row["run_id"]))
+
+    def kept(self) -> dict[str, Any]:
+        """Where run directories lie, and how many there are."""
+        return {"directory": str(self._inventory.root), "count": len(self._records)}
+
     def newest(self, name: str) -> Record | None:
         """The run of this name that was submitted last."""
         return self._records.newest(name)

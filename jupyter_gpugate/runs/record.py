@@ -116,6 +116,9 @@ class Records:
     def __contains__(self, run_id: str) -> bool:
         return run_id in self._records or run_id in self._past
 
+    def __len__(self) -> int:
+        return len(self._records) + len(self._past)
+
     def add(self, record: Record) -> None:
         """Take a run in, and the key it was submitted with."""
         self._records[record.run_id] = record

@@ -234,7 +234,14 @@ def _reasons(state: GateState, verdict: Admission | Refusal) -> list[dict[str, A
 # -- the machine --------------------------------------------------------------------------------
 
 
-def machine_answer(gate: GateLoop) -> dict[str, Any]:
+def queue_answer(gate: GateLoop, launcher: Launcher) -> dict[str, Any]:
+    """The snapshot, and what other machines that share this home are at."""
+    names = ("run_id", "name", "status", "submitted", "machine")
+    others = [{name: row[name] for name in names} for row in launcher.elsewhere()]
+    return {**gate.snapshot(), "other_machines": others}
+
+
+def machine_answer(gate: GateLoop, launcher: Launcher) -> dict[str, Any]:
     """What can be measured and enforced here."""
     shown = gate.snapshot()
     ram = gate.sample.ram
@@ -245,6 +252,7 @@ def machine_answer(gate: GateLoop) -> dict[str, Any]:
         "readers": shown["readers"],
         "attribution": shown["attribution"],
         "reach": shown["reach"],
+        "runs": launcher.kept(),
         "traits": shown["traits"],
         "locks": shown["locks"],
         "draining": shown["draining"],

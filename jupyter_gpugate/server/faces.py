@@ -7,7 +7,7 @@ from typing import Any
 from jupyter_gpugate.faces import card, tables
 from jupyter_gpugate.runs.record import ENDED
 from jupyter_gpugate.server import shapes
-from jupyter_gpugate.server.answers import essence_of, run_answer
+from jupyter_gpugate.server.answers import essence_of, queue_answer, run_answer
 from jupyter_gpugate.server.api import ApiHandler
 from jupyter_gpugate.server.contract import call
 from jupyter_gpugate.server.wire import CardQuery, PollQuery
@@ -52,7 +52,11 @@ class PanelHandler(ApiHandler):
         """The snapshot as a finished page."""
 
         def make() -> tuple[Any, Any]:
+<<<<<<< HEAD
             snapshot = {**self.gate.snapshot(), "owner": self.host.owner}
+=======
+            snapshot = queue_answer(self.gate, self.launcher)
+>>>>>>> 4acb38a (What other machines are at stands in the queue; doctor says what run directories hold, and how to be rid of them)
             runs = {
                 row["run_id"]: status
                 for status, rows in (("active", "running"), ("queued", "queued"))

@@ -21,6 +21,7 @@ from jupyter_gpugate.server.answers import (
     essence_of,
     estimate_answer,
     machine_answer,
+    queue_answer,
 )
 from jupyter_gpugate.server.api import ApiHandler
 from jupyter_gpugate.server.contract import call
@@ -74,7 +75,11 @@ class QueueHandler(ApiHandler):
         """What runs, what waits and why, and whose the memory is."""
 
         def make() -> tuple[Any, Any]:
+<<<<<<< HEAD
             answer = {**self.gate.snapshot(), "owner": self.host.owner}
+=======
+            answer = queue_answer(self.gate, self.launcher)
+>>>>>>> 4acb38a (What other machines are at stands in the queue; doctor says what run directories hold, and how to be rid of them)
             if asked.inputs:
                 gate = self.gate
                 answer["inputs"] = inputs_of(gate.decided_state, gate.sample, gate.decided_at)
@@ -122,7 +127,7 @@ class MachineHandler(ApiHandler):
     @call(shapes.MachineAnswer)
     def get(self) -> None:
         """What can be measured and enforced here."""
-        self.finish(json.dumps(machine_answer(self.gate)))
+        self.finish(json.dumps(machine_answer(self.gate, self.launcher)))
 
     @call(shapes.ForgottenAnswer, query=ForgetQuery, errors=(409,))
     async def delete(self, asked: ForgetQuery) -> None:

@@ -204,6 +204,23 @@ class AttributionShape(_Answer):
     pids_are_ours: bool
 
 
+class ElsewhereRow(_Answer):
+    """An unfinished run of another machine that mounts the same home."""
+
+    run_id: str
+    name: str
+    status: Status
+    submitted: float
+    machine: str
+
+
+class RunsKept(_Answer):
+    """What is kept of runs."""
+
+    directory: str
+    count: int
+
+
 class QueueAnswer(_Answer):
     """The snapshot of one tick."""
 
@@ -213,6 +230,7 @@ class QueueAnswer(_Answer):
     owner: str
     running: list[dict[str, Any]]
     queued: list[dict[str, Any]]
+    other_machines: list[ElsewhereRow]
     lingering: list[dict[str, Any]]
     free_bytes: ByResource
     floors: ByResource
@@ -269,6 +287,7 @@ class MachineAnswer(_Answer):
     readers: list[dict[str, Any]]
     attribution: AttributionShape
     reach: str
+    runs: RunsKept
     traits: dict[str, Any]
     locks: list[dict[str, Any]]
     draining: str | None

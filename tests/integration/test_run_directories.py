@@ -68,6 +68,12 @@ def tree_of(record: Record) -> list[ProcessName]:
     return []
 
 
+def written(path: Path) -> str:
+    """What a run wrote into a file, up to a full stop; "" before."""
+    text = path.read_text() if path.exists() else ""
+    return text if text.endswith(".") else ""
+
+
 def left_of(record: Record) -> list[int]:
     """Processes that carry the run's mark on their command line."""
     found = []
@@ -101,6 +107,8 @@ def test_another_machine_with_the_same_home_leaves_every_run_alone(
             rows = {row["run_id"]: row for row in there.rows()}
             assert set(rows) == {over.run_id, live.run_id, waits}
             assert all(row["machine"] for row in rows.values())
+            waiting = [row["run_id"] for row in there.elsewhere()]
+            assert waiting == [live.run_id, waits]
             assert not there.unfinished()
             for run_id in rows:
                 for change in (there.cancel, there.delete, there.detach):
@@ -273,12 +281,16 @@ def test_a_cancel_names_what_it_could_not_stop(
     monkeypatch.setattr(launcher_module, "OVERTIME_S", 0.5)
     monkeypatch.setattr(processes, "ROUNDS", 5)
     side, ice = run_side(gate.path, tmp_path), FREEZER / f"gpugate-test-{os.getpid()}"
-    code = "import subprocess, time\nsubprocess.Popen(['sleep', '1000'])\ntime.sleep(1000)"
+    code = (
+        "import subprocess, time\nchild = subprocess.Popen(['sleep', '1000'])\n"
+        f"open({str(tmp_path / 'child')!r}, 'w').write(f'{{child.pid}}.')\ntime.sleep(1000)"
+    )
 
     async def test() -> None:
         record = await begun(side, gate, program(code))
-        await until(lambda: len(tree_of(record)) == 2, "its child")
-        frozen = max(tree_of(record))
+        pid = int((await until(lambda: written(tmp_path / "child"), "its child"))[:-1])
+        frozen = ProcessName(pid, start_ticks(pid) or 0)
+        await until(lambda: frozen in tree_of(record), "its child in its tree")
         (ice / "cgroup.procs").write_text(str(frozen.pid))
         (ice / "freezer.state").write_text("FROZEN")
         told = await side.cancel(record.run_id)

@@ -16,6 +16,7 @@ import pytest
 
 from jupyter_gpugate import __version__, cli
 from jupyter_gpugate.notebook import discovery, terminal
+from jupyter_gpugate.notebook.disk import held_below
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -490,6 +491,23 @@ def test_doctor_tells_what_is_measured_and_why_something_is_not(
         "have no cap",
     ):
         assert words in said
+
+
+def test_doctor_says_what_runs_hold_on_the_disk_and_how_to_be_rid_of_it(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Every file below the folder of runs counts, and nothing that a link leads to."""
+    (tmp_path / "runs" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "b" / "file").write_bytes(b"x" * (3 << 20))
+    (tmp_path / "elsewhere").write_bytes(b"x" * (9 << 20))
+    (tmp_path / "runs" / "link").symlink_to(tmp_path / "elsewhere")
+    kept = {"directory": str(tmp_path / "runs"), "count": 1234}
+    gate.answers["/machine"] = {**MACHINE, "runs": kept}
+    assert cli.main(["doctor"]) == cli.OK
+    said = capsys.readouterr().out
+    assert f"1,234 runs are in {tmp_path / 'runs'} and hold 3 MB." in said
+    assert "DELETE /runs/ID" in said
+    assert held_below(str(tmp_path), patience_s=-1.0) == (0, False)
 
 
 @pytest.mark.usefixtures("no_gate")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.faces import tables
+from jupyter_gpugate.faces import tables, words
 
 MB = 1 << 20
 DEVICE = {"uuid": "GPU-1", "model": "NVIDIA L4", "index": 0}
@@ -124,3 +124,13 @@ def test_the_queue_says_whose_gate_it_is_of() -> None:
     """Who looks at several gates sees which one answers; a name is text, also on a page."""
     assert queue(owner="ada <b>").splitlines()[0] == "the gate of ada <b>"
     assert "the gate of ada &lt;b&gt;" in tables.queue({"owner": "ada <b>"})["text/html"]
+
+
+def test_runs_of_other_machines_are_listed_by_their_machine() -> None:
+    """Who shares a home sees what runs elsewhere, and is not told that nothing does."""
+    row = {"run_id": "20260102-030405-abcde", "name": "eval", "machine": "node8"}
+    told = tables.queue({"other_machines": [{**row, "status": "active"}]})["text/plain"]
+    assert "on other machines" in told
+    assert "node8" in told
+    assert words.standing({**row, "status": "active"}) == "on another machine (node8)"
+    assert "on another machine" not in words.standing({**row, "status": "ended", "end": "lost"})
