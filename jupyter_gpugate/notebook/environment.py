@@ -12,16 +12,16 @@ from typing import Final, Optional
 
 from jupyter_gpugate.core.protocol import is_token
 
-#: Variables of one run or one kernel, which do not hold for the processes that it starts.
+#: Variables of one run or one notebook, which do not hold for a gate that starts from there.
 _OF_A_RUN: Final = re.compile(r"GPUGATE_(RUN_ID|ATTEMPT|WORKERS?|CAPS)$|JPY_SESSION_NAME$")
 _REPLACED: Final = "GPUGATE_REPLACED"
-_OF_A_KERNEL: Final = frozenset({"JPY_PARENT_PID"})
+_OF_A_PROCESS: Final = frozenset({"JPY_PARENT_PID", "GPUGATE_EVENTS"})
 _START_TICKS: Final = 19  # counted from the field after the command's closing bracket
 
 
 def for_a_run(environ: Mapping[str, str], dropped: Iterable[str] = ()) -> dict[str, str]:
     """Return the environment of a run: everything but tokens and the names in ``dropped``."""
-    unwanted = _OF_A_KERNEL.union(dropped)
+    unwanted = _OF_A_PROCESS.union(dropped)
     return {
         name: value
         for name, value in _restored(environ).items()

@@ -1671,8 +1671,7 @@ class Supervisor:
         wanted = self.launch.get("cgroups") or {}
         missed = join_cgroups(wanted)
         if missed:
-            text = f"the run could not join cgroup {missed[0]}, so that its limits do not bind it"
-            self.shown.add(as_json({"event": "warning", "text": text}))
+            self._warn(f"the run could not join cgroup {missed[0]}: its limits do not bind the run")
         if wanted:
             self.kills_before = oom_kills()
         with suppress(PermissionError):  # the leader of a group cannot, and need not

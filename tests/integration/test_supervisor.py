@@ -17,6 +17,7 @@ import pytest
 
 from jupyter_gpugate.core.model import EndReport, Peaks, ProcessKey, RunReport
 from jupyter_gpugate.core.protocol import from_json, to_json
+from jupyter_gpugate.runs import supervisor
 from tests.integration.supervised import (
     PATIENCE_S,
     TOUCH,
@@ -658,6 +659,44 @@ def test_a_kill_by_the_kernel_is_told_from_any_other(make: Make) -> None:
     assert (end["outcome"], end["oom_resource"]) == ("oom", "ram")
     assert (end["reason"], end["oom_evidence"]) == ("signal SIGKILL", "host_oom_killer")
     assert (killed["outcome"], killed["oom_evidence"]) == ("failed", "")
+
+
+@pytest.mark.parametrize("controller", ["memory", ""])
+def test_a_run_lives_in_the_cgroup_of_its_notebook(make: Make, controller: str) -> None:
+    """The supervisor joins it with all of the run, in the tree of version 2 and in those of 1."""
+    cgroup = f"/gpugate-joined-{os.getpid()}"
+    names = [n for n in supervisor.memberships("self") if controller in n.split(",")]
+    folder = supervisor.cgroup_directory(controller, cgroup)
+    needs(bool(names and folder), "such a hierarchy")
+    try:
+        Path(str(folder)).mkdir()
+    except OSError as error:
+        pytest.skip(f"needs a cgroup that can be made: {error}")
+    try:
+        attempt = make(argv=["cat", "/proc/self/cgroup"], cgroups={names[0]: cgroup}).start()
+        assert attempt.end()["outcome"] == "completed"
+        assert cgroup in attempt.output()
+    finally:
+        until(lambda: removed(Path(str(folder))), "the cgroup is empty")
+
+
+def removed(cgroup: Path) -> bool:
+    """Remove a cgroup, which is possible once its last process has ended."""
+    try:
+        cgroup.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_run_that_cannot_join_a_cgroup_runs_and_says_so(make: Make) -> None:
+    """One that was removed since the submit is no reason to fail."""
+    gone = {"": "/gone", "memory": "/gone-too"}
+    attempt = make(argv=["true"], cgroups=gone).start()
+    assert attempt.end()["outcome"] == "completed"
+    (warning,) = attempt.lines("messages.jsonl")
+    assert warning["event"] == "warning"
+    assert "could not join cgroup /gone: its limits do not bind" in warning["text"]
 
 
 @pytest.mark.behaviour(154)

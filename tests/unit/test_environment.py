@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -61,8 +62,19 @@ def test_a_gate_is_nobodys_notebook_and_nobodys_run() -> None:
     """Variables of one kernel or one run do not reach the processes that a gate starts."""
     own = {"JPY_SESSION_NAME": "/a.ipynb", "GPUGATE_RUN_ID": "r", "GPUGATE_CAPS": "{}"}
     kept = {"PATH": "/bin", "LD_LIBRARY_PATH": "/site/lib", "JUPYTERHUB_USER": "ada"}
-    assert for_a_gate({**own, **kept, "JPY_PARENT_PID": "7"}) == kept
-    assert for_a_run({**kept, "JPY_PARENT_PID": "7"}) == kept
+    process = {"JPY_PARENT_PID": "7", "GPUGATE_EVENTS": "/proc/7/fd/3"}
+    assert for_a_gate({**own, **kept, **process}) == kept
+    assert for_a_run({**kept, **process}) == kept
+
+
+def test_a_run_passes_on_what_its_notebook_had_unless_it_was_changed_since() -> None:
+    """The variables that a supervisor set are the run's own, whatever stands in their record."""
+    replaced = {"MASK": ["GPU-1", "0,1"], "ORDER": ["PCI", None], "GONE": ["x", "y"]}
+    run = {"MASK": "GPU-1", "ORDER": "PCI", "GPUGATE_REPLACED": json.dumps(replaced)}
+    assert for_a_run(run) == {"MASK": "0,1"}
+    assert for_a_run({**run, "MASK": "chosen"}) == {"MASK": "chosen"}
+    for nonsense in ("", "[]", "7", "{", '{"MASK": 1}', '{"MASK": []}', '{"MASK": null}'):
+        assert for_a_run({"MASK": "GPU-1", "GPUGATE_REPLACED": nonsense}) == {"MASK": "GPU-1"}
 
 
 @pytest.mark.parametrize("home", [{}, {"PYTHONHOME": sys.base_prefix}])
