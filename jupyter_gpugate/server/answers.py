@@ -234,11 +234,11 @@ def _reasons(state: GateState, verdict: Admission | Refusal) -> list[dict[str, A
 # -- the machine --------------------------------------------------------------------------------
 
 
-def queue_answer(gate: GateLoop, launcher: Launcher) -> dict[str, Any]:
-    """The snapshot, and what other machines that share this home are at."""
+def queue_answer(gate: GateLoop, launcher: Launcher, owner: str) -> dict[str, Any]:
+    """The snapshot, whose it is, and what other machines that share this home are at."""
     names = ("run_id", "name", "status", "submitted", "machine")
     others = [{name: row[name] for name in names} for row in launcher.elsewhere()]
-    return {**gate.snapshot(), "other_machines": others}
+    return {**gate.snapshot(), "owner": owner, "other_machines": others}
 
 
 def machine_answer(gate: GateLoop, launcher: Launcher) -> dict[str, Any]:

@@ -52,11 +52,7 @@ class PanelHandler(ApiHandler):
         """The snapshot as a finished page."""
 
         def make() -> tuple[Any, Any]:
-<<<<<<< HEAD
-            snapshot = {**self.gate.snapshot(), "owner": self.host.owner}
-=======
-            snapshot = queue_answer(self.gate, self.launcher)
->>>>>>> 4acb38a (What other machines are at stands in the queue; doctor says what run directories hold, and how to be rid of them)
+            snapshot = queue_answer(self.gate, self.launcher, self.host.owner)
             runs = {
                 row["run_id"]: status
                 for status, rows in (("active", "running"), ("queued", "queued"))

@@ -75,11 +75,7 @@ class QueueHandler(ApiHandler):
         """What runs, what waits and why, and whose the memory is."""
 
         def make() -> tuple[Any, Any]:
-<<<<<<< HEAD
-            answer = {**self.gate.snapshot(), "owner": self.host.owner}
-=======
-            answer = queue_answer(self.gate, self.launcher)
->>>>>>> 4acb38a (What other machines are at stands in the queue; doctor says what run directories hold, and how to be rid of them)
+            answer = queue_answer(self.gate, self.launcher, self.host.owner)
             if asked.inputs:
                 gate = self.gate
                 answer["inputs"] = inputs_of(gate.decided_state, gate.sample, gate.decided_at)
