@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,8 @@ _RUN_HELP: Final = "run a command once its memory is free, and wait for its end"
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run one verb and return the process's exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a run prints more than some locales can say
+        sys.stdout.reconfigure(errors="backslashreplace")
     if words[:1] == ["serve"]:
         return _serve(words[1:])
     own, command = _split(words)

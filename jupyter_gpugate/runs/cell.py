@@ -935,12 +935,16 @@ def _annotated(node: ast.AST) -> set[str]:
     return found
 
 
+def _names_a_value(test: ast.expr) -> bool:
+    return any(isinstance(node, ast.NamedExpr) for node in ast.walk(test))
+
+
 def _leaves(
     body: Sequence[ast.stmt], around: tuple[ast.expr, ...] = ()
 ) -> Iterator[tuple[ast.stmt, tuple[ast.expr, ...]]]:
     """Yield the statements of a cell, those under `if` and `try` one by one, with their tests."""
     for node in body:
-        if isinstance(node, ast.If):
+        if isinstance(node, ast.If) and not _names_a_value(node.test):
             yield from _leaves([*node.body, *node.orelse], (*around, node.test))
         elif isinstance(node, _TRIES):
             tried: Any = node
@@ -956,7 +960,7 @@ def _only(body: Sequence[ast.stmt], chosen: set[ast.stmt]) -> list[ast.stmt]:
     """Return a block with nothing but the chosen statements, and the `if` and `try` they are in."""
     kept: list[ast.stmt] = []
     for node in body:
-        if not isinstance(node, (ast.If, *_TRIES)):
+        if node in chosen or not isinstance(node, (ast.If, *_TRIES)):
             kept += [node] if node in chosen else []
         elif any(leaf in chosen for leaf, _ in _leaves([node])):
             kept.append(_thinned(node, chosen))
@@ -996,7 +1000,7 @@ class Outline:
         self.parts = [Part(leaf, around, self.code([leaf])) for leaf, around in leaves]
         self.modules = {name for part in self.parts if part.is_import for name in part.binds}
         definitions = [part for part in self.parts if part.is_definition]
-        self._defined = {name for part in definitions for name in part.binds}
+        self.defined = {name for part in definitions for name in part.binds}
         self._classes = {
             part.node.name for part in definitions if isinstance(part.node, ast.ClassDef)
         }
@@ -1059,7 +1063,7 @@ class Outline:
                 for node in nodes
             )
             (plain if is_plain else other).update(part.binds)
-        return plain - other | self.modules | self._defined
+        return plain - other | self.modules | self.defined
 
     def _all_aliases(self) -> dict[str, str]:
         """Map a name to the object that it is a part of: `layer = model.fc`, `for x in xs`."""
@@ -1979,7 +1983,9 @@ class Definitions:
         self._outline: Optional[Outline] = None
         self._inputs = set(attempt.launch["inputs"])
         self._done: set[Part] = set()
-        self._is_at_end = False  # of the definitions, where the whole cell is executed
+        self._asked: set[str] = set()
+        # Made, but not asked for: what their functions read may not be there yet.
+        self._aside: dict[str, Any] = {}
         self._lock = threading.RLock()
 
     def __call__(self, name: str) -> object:
@@ -1997,41 +2003,51 @@ class Definitions:
             self._outline = Outline(self._attempt.source(), self._attempt.cell)
         outline = self._outline
         chosen, names = outline.needed(name)
+        self._asked |= names
+        namespace.update({each: self._aside.pop(each) for each in names & self._aside.keys()})
         for given in sorted(self._inputs & names):
             self._inputs.discard(given)
             namespace[given] = load_input(self._attempt.run / "inputs", given)
-        todo = chosen - self._done
+        is_whole = bool(names & _READS_ANY_NAME)
+        self._say_what_is_repeated(self._executed(chosen - self._done, namespace, is_whole))
+        if not is_whole:
+            unasked = (outline.defined - self._asked) & namespace.keys()
+            self._aside.update({each: namespace.pop(each) for each in unasked})
+
+    def _executed(self, todo: set[Part], namespace: dict[str, Any], is_whole: bool) -> list[Part]:  # noqa: FBT001
+        """Execute statements in the cell's order, and return those that came to their end."""
+        outline: Any = self._outline
         self._done |= todo
         leaves = {part.node: part for part in todo}
-        repeated: list[Part] = []
+        is_at_work = False
+        ended: list[Part] = []
         for statement in _only(outline.tree.body, set(leaves)):
             parts = [leaves[leaf] for leaf, _ in _leaves([statement]) if leaf in leaves]
-            if not self._is_at_end or all(p.is_import or p.is_definition for p in parts):
-                repeated += parts if self._is_executed(statement, parts, namespace) else []
-        self._say_what_is_repeated(repeated)
+            if is_at_work and not all(part.is_import or part.is_definition for part in parts):
+                continue
+            try:
+                self._execute(statement, namespace)
+                ended += parts
+            except _EndOfDefinitions:
+                is_at_work = is_whole  # the rest of a whole cell is its work
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - other names may be all that is needed
+                if not outline.settings.issuperset(parts):
+                    self._say(
+                        f"{self._quoted(statement)} failed in a process that the cell started: "
+                        f"{_said(error)}"
+                    )
+        return ended
 
-    def _is_executed(
-        self, statement: ast.stmt, parts: Sequence[Part], namespace: dict[str, Any]
-    ) -> bool:
-        """Execute a statement; False where it raised."""
+    def _execute(self, statement: ast.stmt, namespace: dict[str, Any]) -> None:
         outline: Any = self._outline
         try:
             loop = execute([outline.code([statement])], namespace)
-            if loop is not None:
-                end_tasks(loop, 0.0)
-        except _EndOfDefinitions:
-            self._is_at_end = True
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - another name may be all that is needed
+        except (RuntimeError, AssertionError) as error:
             if _STARTS_A_PROCESS.search(str(error)):
-                self._is_at_end = True
-            elif not outline.settings.issuperset(parts):
-                self._say(
-                    f"{self._quoted(statement)} failed in a process that the cell started: "
-                    f"{_said(error)}"
-                )
-        else:
-            return True
-        return False
+                raise _EndOfDefinitions from error
+            raise
+        if loop is not None:
+            end_tasks(loop, 0.0)
 
     def _say_what_is_repeated(self, parts: Sequence[Part]) -> None:
         outline: Any = self._outline

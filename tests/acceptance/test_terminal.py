@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,11 +17,13 @@ import pytest
 from tests.served import Places, until
 
 
-def gpugate(places: Places, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """One command to its end."""
+def gpugate(
+    places: Places, *words: str, more: Mapping[str, str] = MappingProxyType({}), **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """One command to its end, with some variables ``more``."""
     return subprocess.run(
         [sys.executable, "-m", "jupyter_gpugate", *words],
-        env=places.environ(),
+        env=places.environ(**more),
         cwd=places.notebooks,
         capture_output=True,
         text=True,

@@ -131,6 +131,36 @@ def test_work_that_a_function_needs_is_repeated_and_said(cell: CellRun, method: 
     assert "repeated line 7 `model = load()`" in warning["text"]
 
 
+def test_a_loop_that_changes_what_a_function_reads_hides_nothing_behind_it(cell: CellRun) -> None:
+    """A line that comes to episodes or to a pool ends there; what others need is executed."""
+    cell.source = """
+        import multiprocessing
+        found = []
+        context = multiprocessing.get_context("spawn")
+
+        def count(x):
+            return len(found) + x
+
+        for e in episodes:
+            with context.Pool(1) as pool:
+                found.extend(pool.map(count, [1]))
+        SCALE = 10
+
+        def scaled(x):
+            return SCALE * x
+
+        def both(x):
+            return scaled(x), count(x)
+
+        with context.Pool(1) as pool:
+            result = pool.map(scaled, found), pool.map(both, [1])
+        result
+        """
+    ended = cell.run()
+    assert ended.plain == ["([10], [(10, 1)])"], ended.stderr
+    assert (ended.stderr, ended.of("warning")) == ("", [])
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_line_that_a_function_needs_and_that_fails_is_named(cell: CellRun, method: str) -> None:
     """Where a process cannot make what its function reads, the card says which line failed."""

@@ -68,6 +68,10 @@ CELL = """
     def anything(name):
         return globals()[name]
     LATE = 5
+    if (depth := len(scores)) > 1:
+        deep = depth
+    def dives(x):
+        return depth
     pool = torch.multiprocessing.Pool()
     pool.map(small, scores)
     """
@@ -110,6 +114,7 @@ def executed(name: str) -> str:
         ("calls", ["registry = {}", "\nstart()"], ["model =", "pool", "slow()"]),
         ("quick", ["import quick", "quick = slow()"], ['print("slow")']),
         ("anything", ["model =", "pool.map", "print", "log.write"], []),
+        ("dives", ["if (depth :=", "scores ="], ["model ="]),
         ("nothing", [], ["model =", "pool", "print", "log", "limit", "\nstart()", "slow()"]),
     ],
 )
