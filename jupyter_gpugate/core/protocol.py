@@ -41,6 +41,11 @@ RUN_MODULE = (
 )
 
 
+#: No number that means anything is larger, and every reckoning with smaller ones stays finite.
+LARGEST = (1 << 63) - 1
+#: Of a name that somebody made up, no more than this is repeated.
+SHOWN_CHARS = 64
+
 T = TypeVar("T")
 Reader = Callable[[Any, str], Any]
 #: ``Optional[X]``, and ``X | None`` where Python knows that form.
@@ -141,7 +146,7 @@ def _of_dataclass(kind: Any) -> Reader:
         if not isinstance(data, Mapping):
             raise ProtocolError(field, "must be an object")
         if not data.keys() <= readers.keys():
-            unknown = min(data.keys() - readers.keys())
+            unknown = min(map(str, data.keys() - readers.keys()))[:SHOWN_CHARS]
             raise ProtocolError(f"{field}.{unknown}", "is not a field of this message")
         for name in needed:
             if name not in data:
@@ -155,7 +160,7 @@ def _of_enum(kind: Any) -> Reader:
     def read(data: Any, field: str) -> Any:
         try:
             return kind(data)
-        except ValueError:
+        except (ValueError, TypeError):
             choices = ", ".join(str(m.value) for m in kind)
             raise ProtocolError(field, f"must be one of {choices}") from None
 
@@ -193,7 +198,7 @@ def _of_mapping(key: Reader, value: Reader) -> Reader:
     def read(data: Any, field: str) -> Any:
         if not isinstance(data, Mapping):
             raise ProtocolError(field, "must be an object")
-        return {key(k, field): value(v, f"{field}.{k}") for k, v in data.items()}
+        return {key(k, field): value(v, f"{field}.{str(k)[:SHOWN_CHARS]}") for k, v in data.items()}
 
     return read
 
@@ -202,7 +207,10 @@ def _of_scalar(kind: Any) -> Reader:
     words = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
     def read(data: Any, field: str) -> Any:
-        if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        number = isinstance(data, (int, float)) and not isinstance(data, bool)
+        if number and not -LARGEST <= data <= LARGEST:  # nor is "not a number"
+            raise ProtocolError(field, "is no number of bytes, seconds or things")
+        if kind is float and number:
             return float(data)
         if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
             raise ProtocolError(field, f"must be {words.get(kind, kind.__name__)}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import struct
 from dataclasses import dataclass, replace
@@ -39,6 +40,9 @@ from jupyter_gpugate.gate.known_gpus import come_to_know_gpus, default_gpus
 from jupyter_gpugate.gate.loop import GateLoop
 
 T = TypeVar("T")
+
+#: What can be the name of a folder, and of nothing else.
+_RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ class SocketHandler(RequestHandler):
             raise HTTPError(
                 400, f"{error.field.removeprefix('message.')}: {error.problem}"
             ) from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise HTTPError(400, "the body is not JSON") from None
 
     def fail(self, status: int, error: str, message: str, /, **detail: Any) -> None:
@@ -195,6 +199,9 @@ class LeaseRequestHandler(SocketHandler):
     async def post(self) -> None:
         message = self.read(RequestMessage)
         request = message.request
+        if not _RUN_ID.fullmatch(request.run_id):
+            self._refuse(400, "bad_message", "request.run_id: is no id", field="request.run_id")
+            return
         request = replace(request, family=replace(request.family, owner=self.owner))
         if request.gpus and not await come_to_know_gpus(self.gate):
             self.fail(503, "starting", "the driver has not said yet which GPUs there are")

@@ -92,12 +92,13 @@ class SourceReader:
         try:
             return _answer(await _said(interpreter, asked, question["cwd"], environ))
         except NoSource as error:
-            problem, field = f"{interpreter} {error}", "interpreter"
+            problem, field = f"{interpreter[:SHOWN_CHARS]} {error}", "interpreter"
         except OSError as error:
             if error.filename == question["cwd"]:
                 problem, field = f"{error.strerror}: {question['cwd']}"[:SHOWN_CHARS], "cwd"
             else:
-                problem, field = f"{interpreter} cannot be run: {error.strerror}", "interpreter"
+                named = interpreter[:SHOWN_CHARS]
+                problem, field = f"{named} cannot be run: {error.strerror}", "interpreter"
         raise Refused(400, "bad_request", f"{field}: {problem}", field=field)
 
 
@@ -130,6 +131,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """End it and whatever it has started."""
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
+    # A pipe that is full, or that somebody else keeps open, would never tell its end.
+    process._transport.close()  # type: ignore[attr-defined] # noqa: SLF001
     await process.wait()
 
 

@@ -24,6 +24,7 @@ from jupyter_gpugate.server.polls import Making, Stamp, is_known
 from jupyter_gpugate.server.wire import (
     BODY_LIMIT_BYTES,
     ENVIRONMENT_LIMIT_BYTES,
+    SHOWN_CHARS,
     PollQuery,
     problem_of,
 )
@@ -129,11 +130,8 @@ class ApiHandler(RequestHandler):
         try:
             return kind.model_validate(data)
         except ValidationError as error:
-            field, problem, value = problem_of(error)
-            shown = repr(value)[:100]
-            raise Refused(
-                400, "bad_request", f"{field}: {problem}", field=field, value=shown
-            ) from None
+            field, problem, shown = problem_of(error)
+            raise Refused(400, "bad_request", f"{field}: {problem}", field=field, **shown) from None
 
     def queried(self, kind: type[BaseModel]) -> Any:
         """The query as a model; an option that is unknown, or given twice, is refused."""
@@ -142,8 +140,9 @@ class ApiHandler(RequestHandler):
         for name, values in given.items():
             if name not in known:
                 allowed = f"; known here: {', '.join(known)}" if known else ""
-                problem = f"{name}: no such option{allowed}"
-                raise Refused(400, "bad_request", problem, field=name)
+                told = name[:SHOWN_CHARS]
+                problem = f"{told}: no such option{allowed}"
+                raise Refused(400, "bad_request", problem, field=told)
             if len(values) > 1:
                 raise Refused(400, "bad_request", f"{name}: is given twice", field=name)
         return self.validated(kind, {name: values[0] for name, values in given.items()})

@@ -39,7 +39,7 @@ class CardHandler(ApiHandler):
         def stamp() -> tuple[Any, ...]:
             return self.launcher.stamp(run_id)
 
-        await self.polled(asked, make, (type(self), run_id, asked.until), stamp)
+        await self.polled(asked, make, (self.path, run_id, asked.until), stamp)
 
 
 class PanelHandler(ApiHandler):
@@ -61,7 +61,7 @@ class PanelHandler(ApiHandler):
             answer = {"html": tables.queue(snapshot)["text/html"], "runs": runs}
             return answer, essence_of(snapshot)
 
-        await self.polled(asked, make, type(self))
+        await self.polled(asked, make, self.path)
 
 
 def _orders(run: dict[str, Any], *, waited_for: bool) -> list[str]:

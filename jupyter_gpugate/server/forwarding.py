@@ -17,6 +17,7 @@ from tornado import web
 from tornado.httpclient import HTTPClientError
 
 from jupyter_gpugate.core.protocol import API_PATH
+from jupyter_gpugate.server.bodies import MOST_BODY_BYTES, TOO_LARGE
 from jupyter_gpugate.server.lines import FORWARD_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -102,9 +103,9 @@ class GuardedHandler(ExtensionHandlerMixin, APIHandler):
         told = getattr(error, "log_message", None) or responses.get(status_code, "")
         self.fail(status_code, word, str(told))
 
-    def fail(self, status: int, error: str, message: str) -> None:
+    def fail(self, status: int, error: str, message: str, **detail: Any) -> None:
         self.set_status(status)
-        self.finish({"error": error, "message": message, "detail": {}})
+        self.finish({"error": error, "message": message, "detail": detail})
 
 
 class ForwardHandler(GuardedHandler):
@@ -112,6 +113,12 @@ class ForwardHandler(GuardedHandler):
 
     async def respond(self) -> None:
         app: GpuGate = self.settings["gpugate_app"]
+        if self._is_no_json():
+            self.fail(415, "bad_media_type", "the body must be application/json")
+            return
+        if len(self.request.body) > MOST_BODY_BYTES:
+            self.fail(413, "too_large", TOO_LARGE, field="body", limit=MOST_BODY_BYTES)
+            return
         headers = {k: self.request.headers[k] for k in PASSED_ON if k in self.request.headers}
         try:
             await asyncio.wait_for(app.host.ready.wait(), FORWARD_TIMEOUT_S)
@@ -132,6 +139,12 @@ class ForwardHandler(GuardedHandler):
             if name in response.headers:
                 self.set_header(name, response.headers[name])
         self.finish(response.body or None)
+
+    def _is_no_json(self) -> bool:
+        """Whether a body comes with a cookie as the form of another page might: never as JSON."""
+        given = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        is_json = given == "application/json"
+        return bool(self.request.body) and not self.token_authenticated and not is_json
 
     def _target(self) -> str:
         """The path and the query as they were sent, without what is the browser's own."""

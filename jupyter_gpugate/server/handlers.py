@@ -82,7 +82,7 @@ class QueueHandler(ApiHandler):
                 answer["decisions"] = to_json(gate.decisions.grants)
             return answer, essence_of(answer)
 
-        await self.polled(asked, make, (type(self), asked.inputs))
+        await self.polled(asked, make, (self.path, asked.inputs))
 
 
 class EstimateHandler(ApiHandler):

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from tornado.iostream import IOStream
-from tornado.web import Application
 
 from jupyter_gpugate.core.protocol import RUN_MODULE, from_json, is_token, to_json
 from jupyter_gpugate.core.state import Traits
@@ -36,16 +35,14 @@ from jupyter_gpugate.gate.socket import lease_routes
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.lease_client import Way, dial_socket
 from jupyter_gpugate.runs.machine import this_machine
+from jupyter_gpugate.server.bodies import MOST_DISCARDED_BYTES, BoundedApplication
 from jupyter_gpugate.server.claim import Claim
 from jupyter_gpugate.server.doors import Doors, GateServer
 from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.handlers import api_routes
 from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
 from jupyter_gpugate.server.polls import Polls
-from jupyter_gpugate.server.wire import BODY_LIMIT_BYTES, ENVIRONMENT_LIMIT_BYTES
 
-#: More than any body may have: whatever is too large is told so by its handler.
-MOST_BODY_BYTES = 4 * (BODY_LIMIT_BYTES + ENVIRONMENT_LIMIT_BYTES)
 #: Every process of a run has this one, unless the run has taken it away.
 RUN_VARIABLE = "GPUGATE_RUN_ID"
 #: How often a follower looks whether it may take over, and a gate whether it can be found.
@@ -237,8 +234,8 @@ class Host:
 
     def _listen(self, gate: GateLoop) -> None:
         routes = [*lease_routes(gate, self.owner), *api_routes(self)]
-        application = Application(routes, log_function=_say_nothing)
-        server = GateServer(application, max_body_size=MOST_BODY_BYTES)
+        application = BoundedApplication(routes, log_function=_say_nothing)
+        server = GateServer(application, max_body_size=MOST_DISCARDED_BYTES)
         doors = Doors(server, self.settings.socket, self._claim.name, self.log)
 
         async def close() -> None:

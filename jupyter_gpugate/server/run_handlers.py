@@ -96,7 +96,7 @@ class RunHandler(ApiHandler):
         def stamp() -> tuple[Any, ...]:
             return self.launcher.stamp(run_id)
 
-        await self.polled(asked, make, (type(self), run_id), stamp)
+        await self.polled(asked, make, (self.path, run_id), stamp)
 
     @call(shapes.DeleteAnswer, errors=(409,))
     async def delete(self, run_id: str) -> None:

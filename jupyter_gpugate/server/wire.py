@@ -287,10 +287,57 @@ PLAIN = {
 }
 
 
-def problem_of(error: ValidationError) -> tuple[str, str, Any]:
-    """The first mistake: its field, what is wrong with it, and the value given."""
+#: Fields whose values an error may repeat.  Any other may hold a secret, by its nature or by a slip
+#: of the hand.
+SHOWN = frozenset(
+    (
+        "name",
+        "class",
+        "episodes",
+        "workers",
+        "gpus",
+        "umask",
+        "limits",
+        "hints",
+        "evictable",
+        "exclusive",
+        "max_wait_s",
+        "time_limit_s",
+        "detach",
+        "seconds",
+        "resource",
+        "stop_runs",
+        "wait",
+        "inputs",
+        "status",
+        "sort",
+        "limit",
+        "from",
+        "after",
+        "since",
+        "forget",
+    )
+)
+SHOWN_CHARS = 100
+
+
+def problem_of(error: ValidationError) -> tuple[str, str, dict[str, str]]:
+    """The first mistake: its field, what is wrong with it, and its value if that may be told."""
     first = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in first["loc"] if part != "[key]") or "body"
+    place = [str(part)[:SHOWN_CHARS] for part in first["loc"] if part != "[key]"]
+    if "[key]" in first["loc"]:
+        place.pop()  # the name that is wrong
+    field = ".".join(place) or "body"
     words = PLAIN.get(first["type"], first["msg"].removeprefix("Value error, "))
     words = PATTERNS.get(first.get("ctx", {}).get("pattern", ""), words)
-    return field, words, first.get("input")
+    return field, words, _shown(place, first.get("input"))
+
+
+def _shown(place: list[str], value: Any) -> dict[str, str]:
+    open_to_all = bool(place) and place[0] in SHOWN
+    if not open_to_all or not isinstance(value, (str, int, float, type(None))):
+        return {}
+    try:
+        return {"value": repr(value)[:SHOWN_CHARS]}
+    except ValueError:  # more digits than Python writes
+        return {}

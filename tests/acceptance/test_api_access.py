@@ -192,7 +192,7 @@ def test_no_handler_of_ours_is_left_open(probed: Served) -> None:
 
 
 def test_a_cookie_is_worth_nothing_without_its_twin(server: Served) -> None:
-    """Whoever is logged in by a cookie posts and deletes with the XSRF token, or not at all."""
+    """Whoever is logged in by a cookie writes with the XSRF token and as JSON, or not at all."""
     jar = http.cookiejar.CookieJar()
     browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
     for page in ("/login", f"/api/status?token={server.token}"):
@@ -218,7 +218,11 @@ def test_a_cookie_is_worth_nothing_without_its_twin(server: Served) -> None:
     assert server.queue()["draining"] is None
     (twin,) = [cookie.value for cookie in jar if cookie.name == "_xsrf"]
     assert twin is not None
-    assert send("POST", "/drain", **{"X-XSRFToken": twin}) == 200
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""):
+        assert send("POST", "/drain", **{"X-XSRFToken": twin, "Content-Type": kind}) == 415
+    assert server.queue()["draining"] is None
+    kind = "application/json; charset=utf-8"
+    assert send("POST", "/drain", **{"X-XSRFToken": twin, "Content-Type": kind}) == 200
     assert send("DELETE", f"/drain?_xsrf={twin}") == 200
 
 
