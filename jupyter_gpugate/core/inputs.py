@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from jupyter_gpugate.core.model import Device, DeviceReading, RamReading, ReaderHealth, Sample
@@ -49,7 +49,8 @@ def inputs_of(state: GateState, sample: Sample, now: float) -> dict[str, Any]:
         now=now,
         traits=state.traits,
         queue=tuple(state.queue.values()),
-        leases=tuple(state.leases.values()),
+        # Who grew beside a run is told at its end, and decides nothing.
+        leases=tuple(replace(lease, others={}, grown={}) for lease in state.leases.values()),
         lingering=tuple(state.lingering.values()),
         locks=tuple(state.locks.values()),
         draining=state.draining,

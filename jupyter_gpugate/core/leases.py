@@ -8,9 +8,10 @@ from typing import Any, Callable, Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.draft import Draft
+from jupyter_gpugate.core.growers import FAILURES, others_of
 from jupyter_gpugate.core.model import RAM, AttemptOutcome, Estimate, Peaks, Phase, RunEnd
 from jupyter_gpugate.core.needs import estimate_for
-from jupyter_gpugate.core.state import Ended, Lease, Lingering, Queued, Usage
+from jupyter_gpugate.core.state import Ended, Lease, Lingering, Queued, Usage, Who
 
 #: What a run becomes when its attempt ends so; None: it queues again.
 RUN_END: Mapping[AttemptOutcome, Optional[RunEnd]] = {
@@ -56,8 +57,16 @@ def _granted(draft: Draft, event: ev.Granted) -> None:
             needs=queued.needs,
             estimate=_estimate_there(draft, queued, grant.devices),
             unstarted_grants=queued.unstarted_grants,
+            others=_others_there(draft, grant.devices),
         )
     )
+
+
+def _others_there(draft: Draft, devices: Iterable[str]) -> dict[str, Mapping[Who, int]]:
+    """Who else holds what, where the last sample tells, on the resources of a new lease."""
+    shares, leases = draft.get("attribution").resources, draft.get("leases")
+    told = {r: others_of(shares[r], leases) for r in (RAM, *devices) if r in shares}
+    return {resource: held for resource, held in told.items() if held is not None}
 
 
 def _estimate_there(draft: Draft, queued: Queued, devices: Iterable[str]) -> Estimate:
@@ -96,10 +105,14 @@ def _queue_again(draft: Draft, lease: Lease, attempts: int, unstarted_grants: in
     )
 
 
-def _end(draft: Draft, lease: Lease, at: float, end: RunEnd, reason: str) -> None:
+def _end(  # noqa: PLR0917 - an end and what is known of it
+    draft: Draft, lease: Lease, at: float, end: RunEnd, reason: str, evidence: str = ""
+) -> None:
     del draft.table("leases")[lease.run_id]
-    peaks = _peaks_of(lease)
-    draft.end(lease.run_id, Ended(end, reason, at, lease.attempt, lease.fence, peaks))
+    ended = Ended(end, reason, at, lease.attempt, lease.fence, _peaks_of(lease), evidence=evidence)
+    if end in FAILURES:
+        ended = replace(ended, charges=lease.charges, others=lease.others, grown=lease.grown)
+    draft.end(lease.run_id, ended)
 
 
 def _peaks_of(lease: Lease) -> dict[str, int]:
@@ -225,7 +238,7 @@ def _finished(draft: Draft, event: ev.Finished) -> None:
     end = RUN_END[outcome]
     if end is not None:
         known = replace(lease, peaks=greater_peaks(lease.peaks, event.end.peaks))
-        _end(draft, known, event.at, end, event.end.reason)
+        _end(draft, known, event.at, end, event.end.reason, event.end.oom_evidence)
     elif outcome is AttemptOutcome.EVICTED:
         _queue_again(draft, lease, lease.attempt, lease.unstarted_grants)
     elif lease.unstarted_grants:

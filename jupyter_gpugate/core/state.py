@@ -147,6 +147,23 @@ class Usage:
     overhead_bytes: Optional[int] = None  # the least held beyond what the framework reports
 
 
+class Who(NamedTuple):
+    """Somebody who holds memory that is promised to no run."""
+
+    kind: str  # "process", "notebook" or "run"; empty where nobody can be named
+    name: str = ""
+    pid: int = 0
+    start_ticks: Optional[int] = None
+
+
+class Rise(NamedTuple):
+    """By how much somebody has grown."""
+
+    who: Who
+    rise_bytes: int
+    uid: Optional[int] = None  # of a process
+
+
 @dataclass(frozen=True)
 class Lease:
     """A live attempt: the right to start and to use its charges."""
@@ -187,6 +204,9 @@ class Lease:
     #: Resource -> what processes that were no run's held there when this one was first seen.
     others_at_start: Mapping[str, tuple[ProcessBytes, ...]] = field(default_factory=dict)
     neighbours: int = 0
+    #: Who else held what on each resource when it began, and who has grown where that ran short.
+    others: Mapping[str, Mapping[Who, int]] = field(default_factory=dict)
+    grown: Mapping[str, tuple[Rise, ...]] = field(default_factory=dict)
 
     @property
     def run_id(self) -> str:
@@ -248,6 +268,10 @@ class Ended:
     peaks: Mapping[str, int] = field(default_factory=dict)  # resource -> bytes, as measured
     #: Kind of resource -> bytes that rose and fell with the run in the hands of others.
     elsewhere: Mapping[str, int] = field(default_factory=dict)
+    evidence: str = ""  # of memory that was full, as its supervisor says
+    charges: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[str, Mapping[Who, int]] = field(default_factory=dict)  # as of its lease
+    grown: Mapping[str, tuple[Rise, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

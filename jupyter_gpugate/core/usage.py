@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
+from jupyter_gpugate.core.growers import Growers
 from jupyter_gpugate.core.model import (
     RAM,
     Attribution,
@@ -47,6 +48,7 @@ class Seen:
         self._free = free
         self._taken_at = {r: taken_at_of(sample, r) for r in attribution.resources}
         self._trees = _trees(sample, attribution)
+        self._growers = Growers(state, sample, free)
 
     def of(self, lease: Lease) -> Lease:
         """The lease as it stands after the sample."""
@@ -54,11 +56,12 @@ class Seen:
             return lease
         usage = dict(lease.usage)
         for resource, shares in self._attribution.resources.items():
-            seen = self._usage(lease, resource, shares)
-            if seen is not None:
-                usage[resource] = seen
+            of_it = self._usage(lease, resource, shares)
+            if of_it is not None:
+                usage[resource] = of_it
         neighbours = max(lease.neighbours, _neighbours(self._state, lease))
-        return replace(lease, usage=usage, neighbours=neighbours)
+        seen = replace(lease, usage=usage, neighbours=neighbours)
+        return self._growers.beside(seen, self._attribution.resources)
 
     def _usage(self, lease: Lease, resource: str, shares: ResourceAttribution) -> Optional[Usage]:
         """A run's usage of one resource; None where it has nothing to do there."""

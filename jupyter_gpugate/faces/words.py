@@ -27,6 +27,13 @@ _ENDS: Final = {
     "oom": "out of memory",
     "lost": "lost: its supervisor went away without an end on record",
 }
+_EVIDENCE: Final = {
+    "own_cap": "it reached its own cap",
+    "device_full": "the GPU was full",
+    "host_oom_killer": "the kernel ended it for want of RAM",
+    "memory_error": "it was refused RAM",
+    "shm_full": "shared memory was full",
+}
 _BASES: Final = {
     "calibrated": "by what earlier runs needed",
     "hint": "by your hint",
@@ -92,6 +99,9 @@ def ended(run: Json) -> str:
     if end == "expired" and why.startswith("max_wait"):
         last = why.partition(": ")[2]
         return f"{words}; its last reason to wait: {last}" if last else words
+    if run.get("oom_evidence"):
+        evidence = str(run["oom_evidence"])
+        words += f": {_EVIDENCE.get(evidence, evidence.replace('_', ' '))}"
     told = why in ("", "exit 0", end)
     return words if told else f"{words} ({why.replace('_', ' ')})"
 

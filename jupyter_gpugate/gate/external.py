@@ -13,6 +13,9 @@ from typing import Any
 
 import psutil
 
+from jupyter_gpugate.core.state import Rise
+from jupyter_gpugate.gate.kernels import UserNames
+
 #: More of a name than anybody reads.
 LONGEST_NAME = 60
 
@@ -22,6 +25,7 @@ class Names:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int | None], dict[str, Any]] = {}
+        self._users = UserNames()
 
     def named(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows of a snapshot with ``user``, ``command`` and ``age_s``, None where not told."""
@@ -29,6 +33,14 @@ class Names:
         self._known = {key: self._known.get(key) or _told_by(row) for key, row in listed.items()}
         now = time.time()
         return [{**row, **self._of(row, now)} for row in rows]
+
+    def of_grower(self, one: Rise) -> str:
+        """A process that grew, as far as it can still be told: pid, user, command."""
+        key = (one.who.pid, one.who.start_ticks)
+        told = self._known.get(key) or _told_by({"pid": one.who.pid})
+        user = told.get("user") or (None if one.uid is None else self._users.of(one.uid))
+        words = [f"pid {one.who.pid}", *([f"of {user}"] if user else [])]
+        return " ".join(words) + (f" ({told['command']})" if told.get("command") else "")
 
     def _of(self, row: Mapping[str, Any], now: float) -> dict[str, Any]:
         known = self._known.get((row["pid"], row["start_ticks"]), {})

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.calibration import from_observations
 from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.growers import growth_words, who_grew
 from jupyter_gpugate.core.lifecycle import apply
 from jupyter_gpugate.core.model import Observation, Sample
 from jupyter_gpugate.core.protocol import to_json
@@ -200,6 +201,11 @@ class GateLoop:
             made["sample_fault"] = self.sample_fault
             self._snapshot = (self.version, made)
         return self._snapshot[1]
+
+    def growth_beside(self, run_id: str) -> list[str]:
+        """Who grew where a failed run ran short of memory, in sentences."""
+        grown = who_grew(self.state, self.sample, run_id)
+        return [growth_words(self.state, r, g, self._names.of_grower) for r, g in grown.items()]
 
     async def story(self, run_id: str) -> list[dict[str, Any]]:
         """What happened to one run, as the journal has it: wall time, kind and content."""

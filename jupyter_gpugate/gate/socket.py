@@ -422,7 +422,8 @@ class FinishedHandler(SocketHandler):
             )
         ended = self.gate.state.ended.get(message.run_id)
         shown = (ended.peaks, ended.elsewhere) if ended else ({}, {})
-        self.finish({"recorded": True, "peaks": dict(shown[0]), "elsewhere": dict(shown[1])})
+        told = {"recorded": True, "peaks": dict(shown[0]), "elsewhere": dict(shown[1])}
+        self.finish({**told, "grown": self.gate.growth_beside(message.run_id)})
 
     def _is_recorded(self, message: FinishedMessage) -> bool:
         ended = self.gate.state.ended.get(message.run_id)

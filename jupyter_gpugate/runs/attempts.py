@@ -150,8 +150,8 @@ class Attempts:
         if report.outcome.value in REQUEUED:
             await self._requeue(record, report, outcome)
         else:
-            elsewhere = told.get("elsewhere") or {}
-            record.summary = {**record.summary, "peaks": peaks, "elsewhere": elsewhere}
+            seen = {name: told[name] for name in ("elsewhere", "grown") if told.get(name)}
+            record.summary = {**record.summary, "peaks": peaks, **seen}
             await self.end(record, _end_of(record, report), report.reason, outcome)
 
     async def tell_end(self, record: Record) -> None:

@@ -74,6 +74,8 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "end": summary.get("end"),
         "exit_reason": summary.get("reason", ""),
         "exit_code": (outcome.get("end") or {}).get("exit_code"),
+        "oom_resource": (outcome.get("end") or {}).get("oom_resource"),
+        "oom_evidence": (outcome.get("end") or {}).get("oom_evidence") or None,
         "attempt": record.attempt,
         "reasons": [],
         "estimate": summary.get("estimate"),
@@ -89,6 +91,7 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "warnings": [
             *_unheeded(record),
             *(summary.get("warnings") or ()),
+            *(summary.get("grown") or ()),
             *_elsewhere(summary),
         ],
         "peaks": summary.get("peaks") or {},

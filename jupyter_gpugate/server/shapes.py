@@ -96,6 +96,8 @@ class RunAnswer(_Answer):
     end: End | None
     exit_reason: str
     exit_code: int | None
+    oom_resource: str | None = Field(description="vram, ram or shm, where memory ran out.")
+    oom_evidence: str | None = Field(description="What says so, such as own_cap or device_full.")
     attempt: int
     reasons: list[Reason]
     estimate: dict[str, Any] | None
