@@ -9,10 +9,14 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from jupyter_gpugate.core.model import KernelProcess, Process
+from jupyter_gpugate.core.model import KernelProcess, Process, ProcessKey
 
 _PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*t?$")
 _CONNECTION_FILE: Final = re.compile(r"kernel-[^/]*\.json$")
+#: What the environment of every process of a run has.
+OF_A_RUN: Final = b"GPUGATE_RUN_ID="
+#: How many parents are climbed.
+DEPTH: Final = 24
 _MODULES: Final = frozenset({"ipykernel", "ipykernel_launcher"})
 
 
@@ -58,10 +62,15 @@ class UserNames:
 
 
 class Kernels:
-    """The kernels among the processes that were looked at, by pid."""
+    """The kernels among the processes that were looked at, by pid.
+
+    What a kernel has left behind counts as well: a process with a notebook's name in its
+    environment and no kernel above it.
+    """
 
     def __init__(self) -> None:
         self._started: dict[int, _Started] = {}
+        self._left: dict[int, _Left] = {}
         self._users = UserNames()
 
     def look_at(self, process: Process, command_line: bytes, environ: Callable[[], bytes]) -> None:
@@ -70,8 +79,10 @@ class Kernels:
         It may raise `OSError`, as for another user's process: its notebook is then not known.
         """
         if not is_kernel(command_line):
-            self.forget(process.pid)
+            self._started.pop(process.pid, None)
+            self._look_for_notebook(process, environ)
             return
+        self._left.pop(process.pid, None)
         try:
             notebook = session_name(environ())
         except OSError:
@@ -80,8 +91,24 @@ class Kernels:
         kernel = KernelProcess(process.key, name, self._users.of(process.uid))
         self._started[process.pid] = _Started(kernel, command_line)
 
+    def _look_for_notebook(self, process: Process, environ: Callable[[], bytes]) -> None:
+        """Learn, once, which notebook started a process; a run has its name from elsewhere."""
+        known = self._left.get(process.pid)
+        if known is not None and known.key == process.key:
+            return
+        try:
+            text = environ()
+        except OSError:
+            text = b""
+        notebook = None if OF_A_RUN in text else session_name(text)
+        kernel = None
+        if notebook is not None:
+            kernel = KernelProcess(process.key, notebook, self._users.of(process.uid))
+        self._left[process.pid] = _Left(process.key, kernel)
+
     def forget(self, pid: int) -> None:
         self._started.pop(pid, None)
+        self._left.pop(pid, None)
 
     def among(self, processes: Mapping[int, Process]) -> tuple[KernelProcess, ...]:
         """Return the kernels; all of them must be ``processes``.
@@ -94,7 +121,26 @@ class Kernels:
             parent = self._started.get(processes[pid].parent_pid)
             if parent is None or parent.command_line != started.command_line:
                 found.append(started.kernel)
+        for pid, left in self._left.items():
+            if left.kernel is not None and not self._has_notebook_above(pid, processes):
+                found.append(left.kernel)
         return tuple(found)
+
+    def _has_notebook_above(self, pid: int, processes: Mapping[int, Process]) -> bool:
+        for _ in range(DEPTH):
+            process = processes.get(pid)
+            if process is None:
+                return False
+            pid = process.parent_pid
+            left = self._left.get(pid)
+            if pid in self._started or (left is not None and left.kernel is not None):
+                return True
+        return False
+
+
+class _Left(NamedTuple):
+    key: ProcessKey
+    kernel: KernelProcess | None  # in the place of the one that started it
 
 
 class _Started(NamedTuple):

@@ -326,3 +326,14 @@ def test_the_card_tells_how_to_stop_the_run() -> None:
 def test_a_number_never_flatters(name: str, value: int, said: str) -> None:
     """What is needed is rounded up and what there is down, as in the sentence beside it."""
     assert words.number(name, value) == said
+
+
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [("own_cap", "it reached its own cap"), ("device_full", "the GPU was full"), ("new", "new")],
+)
+def test_an_end_for_want_of_memory_says_what_shows_it(evidence: str, words: str) -> None:
+    """Whether the run's own cap or a full device stopped it stands beside its end."""
+    ended = run(status="ended", end="oom", exit_reason="exit 1", oom_evidence=evidence)
+    for shown in both(ended):
+        assert f"out of memory: {words} (exit 1)" in shown

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import pwd
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
-from jupyter_gpugate.gate.kernels import UserNames, is_kernel, session_name
+from jupyter_gpugate.core.model import Process
+from jupyter_gpugate.gate.kernels import Kernels, UserNames, is_kernel, session_name
 
 FILE = "/run/user/1000/jupyter/kernel-1f0c9e5a.json"
 
@@ -89,3 +92,47 @@ def test_user_names_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert [names.of(7), names.of(7), names.of(8), names.of(8)] == ["ada", "ada", "8", "8"]
     assert asked == [7, 8, 8]
+
+
+def table(*rows: tuple[int, int]) -> dict[int, Process]:
+    """Processes by pid, each with its parent's."""
+    return {pid: Process(pid, 10 * pid, parent, os.getuid(), 0) for pid, parent in rows}
+
+
+KERNEL = b"python\0-m\0ipykernel_launcher\0-f\0/run/kernel-1.json\0"
+ENVIRON = b"HOME=/home/ada\0JPY_SESSION_NAME=/home/ada/train.ipynb\0"
+
+
+def test_what_a_dead_kernel_left_behind_keeps_its_notebooks_name() -> None:
+    """A process without a kernel above it is told by its own environment, and by nothing else."""
+    kernels = Kernels()
+    asked: list[int] = []
+
+    def environ(pid: int, text: bytes) -> Callable[[], bytes]:
+        return lambda: (asked.append(pid), text)[1]
+
+    processes = table((20, 1), (21, 20), (30, 1), (40, 1), (50, 5), (5, 1))
+    for pid, text in ((20, ENVIRON), (21, ENVIRON), (30, b""), (50, ENVIRON)):
+        kernels.look_at(processes[pid], b"python\0worker.py\0", environ(pid, text))
+    kernels.look_at(processes[40], b"sh\0", environ(40, ENVIRON + b"GPUGATE_RUN_ID=r1\0"))
+    kernels.look_at(processes[5], KERNEL, environ(5, ENVIRON))
+    found = {kernel.key.pid: kernel.name for kernel in kernels.among(processes)}
+    assert found == dict.fromkeys((5, 20), "/home/ada/train.ipynb")
+    kernels.look_at(processes[20], b"python\0worker.py\0", environ(20, b""))
+    assert asked.count(20) == 1, "an environment is read once"
+    kernels.forget(5)
+    assert {k.key.pid for k in kernels.among(table((20, 1), (21, 20), (50, 1)))} >= {20, 50}
+    kernels.forget(20)
+    assert 20 not in {k.key.pid for k in kernels.among(table((21, 1), (50, 1)))}
+
+
+def test_an_environment_that_may_not_be_read_names_nobody() -> None:
+    """Another user's process is nobody's notebook."""
+    kernels = Kernels()
+
+    def forbidden() -> bytes:
+        raise PermissionError
+
+    processes = table((20, 1))
+    kernels.look_at(processes[20], b"python\0", forbidden)
+    assert kernels.among(processes) == ()
