@@ -109,7 +109,11 @@ def test_what_a_dead_kernel_left_behind_keeps_its_notebooks_name() -> None:
     asked: list[int] = []
 
     def environ(pid: int, text: bytes) -> Callable[[], bytes]:
-        return lambda: (asked.append(pid), text)[1]
+        def read() -> bytes:
+            asked.append(pid)
+            return text
+
+        return read
 
     processes = table((20, 1), (21, 20), (30, 1), (40, 1), (50, 5), (5, 1))
     for pid, text in ((20, ENVIRON), (21, ENVIRON), (30, b""), (50, ENVIRON)):
