@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.notebook import discovery
+from jupyter_gpugate.notebook import discovery, enclosing_run
 from jupyter_gpugate.notebook.client import Client
+from jupyter_gpugate.notebook.errors import GateUnreachable
 from jupyter_gpugate.runs.processes import start_ticks
 from tests.served import PATIENCE_S, Places, end_everything_of, extensions, until
 
@@ -109,12 +110,12 @@ def test_a_gate_that_cannot_be_outside_is_not_started(
     """Where no supervisor takes the wish up, the answer says how to have a gate."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(discovery, "START_WAIT_S", PATIENCE_S)
-    monkeypatch.setattr(discovery.enclosing_run, "attempt_above", lambda: tmp_path / "gone")
-    with pytest.raises(discovery.GateUnreachable, match="start it outside"):
+    monkeypatch.setattr(enclosing_run, "attempt_above", lambda: tmp_path / "gone")
+    with pytest.raises(GateUnreachable, match="start it outside"):
         discovery.start_gate()
     (tmp_path / "attempt").mkdir()
-    monkeypatch.setattr(discovery.enclosing_run, "TAKEN_S", 0.2)
-    monkeypatch.setattr(discovery.enclosing_run, "attempt_above", lambda: tmp_path / "attempt")
-    with pytest.raises(discovery.GateUnreachable, match="start it outside"):
+    monkeypatch.setattr(enclosing_run, "TAKEN_S", 0.2)
+    monkeypatch.setattr(enclosing_run, "attempt_above", lambda: tmp_path / "attempt")
+    with pytest.raises(GateUnreachable, match="start it outside"):
         discovery.start_gate()
     assert list((tmp_path / "attempt").iterdir()) == []
