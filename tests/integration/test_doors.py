@@ -19,9 +19,12 @@ from typing import Any, cast
 
 import pytest
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, ResponseStartLine
+from tornado.iostream import IOStream
+from tornado.web import Application, RequestHandler
 
 from jupyter_gpugate.notebook import discovery
 from jupyter_gpugate.notebook.client import Client
+from jupyter_gpugate.runs.lease_client import UnixClient
 from jupyter_gpugate.server import doors
 from tests.served import PATIENCE_S, Places, Served, end_everything_of, until
 
@@ -383,3 +386,24 @@ def test_a_folder_that_a_socket_is_named_in_keeps_its_mode(
     assert "chmod" not in done.stderr
     assert list(shared.iterdir()) == []
     assert shared.stat().st_mode & 0o7777 == mode
+
+
+def test_the_process_of_a_gate_reaches_it_without_a_socket(places: Places) -> None:
+    """While it listens nowhere at all, what it serves in its own process is answered."""
+
+    async def body() -> None:
+        places.socket.parent.mkdir(mode=0o700)
+        application = Application([("/x", RequestHandler)])
+        own = doors.Doors(doors.GateServer(application), places.socket, "0" * 64)
+        own.open(None)
+        own.close()
+
+        async def dial() -> IOStream:
+            return own.inside()
+
+        client = UnixClient(dial)
+        answer = await client.fetch("/x", request_timeout=PATIENCE_S)
+        assert answer.code == 405
+        client.close()
+
+    asyncio.run(body())
