@@ -137,6 +137,8 @@ def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:
     runs = answer.get("runs")
     if runs:
         yield "kept on the disk", [[line] for line in words.kept(runs)]
+    if answer.get("reach") == "user":
+        yield "this gate starts your runs alone: those of other users are external to it", []
     if not answer.get("reach"):
         yield "no gate is running for this user; the first run starts one", []
 

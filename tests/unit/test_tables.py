@@ -134,3 +134,11 @@ def test_runs_of_other_machines_are_listed_by_their_machine() -> None:
     assert "node8" in told
     assert words.standing({**row, "status": "active"}) == "on another machine (node8)"
     assert "on another machine" not in words.standing({**row, "status": "ended", "end": "lost"})
+
+
+def test_doctor_says_whose_runs_a_gate_starts() -> None:
+    """A gate of one user is not taken for one of the machine."""
+    told = tables.machine({"reach": "user", "readers": [], "devices": []})["text/plain"]
+    assert "this gate starts your runs alone" in told
+    ignored = {"readers": [], "ignored_settings": ["usable_vram_mb: no device here has it"]}
+    assert "A setting has no effect: usable_vram_mb" in tables.machine(ignored)["text/plain"]
