@@ -49,7 +49,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _argument: Any = argument
 _magic_arguments: Any = magic_arguments
 _display: Any = display
-_line_magic: Any = line_magic
+_named_line_magic = cast("Callable[[str], Callable[[F], F]]", line_magic)
 
 _RUN_NAME = Option("name", {"type": given.run_name, "help": "the run's name"})
 
@@ -133,7 +133,7 @@ class GpuGateMagics(Magics):
             wait.finish(run, *outcome)
         return None
 
-    @_line_magic("%gated_eval")
+    @_named_line_magic("%gated_eval")
     def misplaced_gated_eval(self, line: str) -> None:
         """Answer where IPython takes `%%gated_eval` below the first line for a line magic."""
         first = f"%%gated_eval {line}".strip()
