@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from jupyter_gpugate.gate.journal_file import (
 )
 from jupyter_gpugate.gate.local_disk import state_directory
 from jupyter_gpugate.gate.lock import GateLock
+from jupyter_gpugate.gate.scrub import scrub
 
 #: What whoever hosts a gate needs of its state.
 __all__ = ["GateLock", "Journal", "JournalError", "state_directory"]
@@ -82,6 +84,8 @@ class Journal:
                 f"the journal was damaged ({error}) and now lies in {aside}: the gate starts with"
                 " an empty one, and learns again what runs need"
             )
+        with suppress(JournalError):  # tried again at the next start; nothing of it is told
+            scrub(file)
         return cls(file, boot_id=boot_id, clock=clock, wall=wall, notice=notice)
 
     def close(self) -> None:

@@ -117,6 +117,13 @@ class JournalFile:
                 raise
             failpoint("store.commit.after")
 
+    def compact(self) -> None:
+        """Write the file anew, without what was deleted or overwritten in it, and empty its log."""
+        with explained(self.path):
+            driver: Any = self._connection.connection.driver_connection
+            driver.execute("VACUUM")
+            self._pragma("wal_checkpoint(TRUNCATE)")
+
     def _prepare(self) -> None:
         """Check whose file it is and whether it is whole; fill one that is empty."""
         version = self._pragma("user_version")

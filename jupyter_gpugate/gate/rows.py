@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.model import AttemptOutcome, Observation, RunEnd
+from jupyter_gpugate.core.private import scrubbed
 from jupyter_gpugate.core.protocol import from_json, to_json
 
 #: More than any time in seconds or size in bytes; sums of such stay finite.
@@ -154,9 +155,11 @@ def written(wall: object, boot_id: object, kind: str, data: str) -> Written:
 def _plain(data: str) -> Any:
     """Read JSON with figures that can be reckoned with; raise `ValueError` for anything else."""
     try:
-        return json.loads(
+        plain = json.loads(
             data, parse_float=_figure(float), parse_int=_figure(int), parse_constant=_refused
         )
+        # Older versions wrote down values of parameters.
+        return scrubbed(plain) if '"parameters":[[' in data else plain
     except (RecursionError, TypeError) as error:
         raise ValueError(f"is no JSON of an event: {error}") from None
 

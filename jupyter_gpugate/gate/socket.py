@@ -26,6 +26,7 @@ from jupyter_gpugate.core.model import (
     RunEnd,
     RunReport,
 )
+from jupyter_gpugate.core.private import without_values
 from jupyter_gpugate.core.protocol import (
     HEARTBEAT_S,
     LEASE_PATH,
@@ -202,7 +203,11 @@ class LeaseRequestHandler(SocketHandler):
         if not _RUN_ID.fullmatch(request.run_id):
             self._refuse(400, "bad_message", "request.run_id: is no id", field="request.run_id")
             return
-        request = replace(request, family=replace(request.family, owner=self.owner))
+        request = replace(
+            request,
+            family=replace(request.family, owner=self.owner),
+            setting=without_values(request.setting),
+        )
         if request.gpus and not await come_to_know_gpus(self.gate):
             self.fail(503, "starting", "the driver has not said yet which GPUs there are")
             return

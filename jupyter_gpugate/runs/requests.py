@@ -11,6 +11,7 @@ from typing import Any
 
 from jupyter_gpugate.core.masks import mask_of
 from jupyter_gpugate.core.model import Family, Hints, KernelRef, Request, Setting
+from jupyter_gpugate.core.private import digest_of
 from jupyter_gpugate.core.protocol import is_token
 from jupyter_gpugate.runs.record import Refused
 
@@ -100,7 +101,7 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         family=Family(owner, spec["name"], spec["source_hash"], spec["gpus"]),
         setting=Setting(
             workers=spec["workers"],
-            parameters=tuple(sorted(parameters.items())),
+            parameters=tuple((n, digest_of(n, v)) for n, v in sorted(parameters.items())),
             episodes=spec["episodes"],
             runtime=spec.get("runtime") or "",
         ),

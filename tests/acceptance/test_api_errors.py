@@ -179,3 +179,25 @@ def test_a_lease_message_that_is_too_large_is_told_so(shared_server: Served) -> 
     """The other protocol of the same socket answers alike."""
     answer = directly(shared_server, "/lease/v1/heartbeat", b" " * (6 << 20))
     assert refused(answer, 413)["error"] == "too_large"
+
+
+def test_arguments_and_values_are_the_runs_own(server: Served) -> None:
+    """The gate knows them by digests alone, and with the run's directory they are gone."""
+    kept = server.submit("kept", "print(params)", gpus=0, parameters={"key": CANARY})
+    body = {"name": "program", "argv": ["echo", "--key", CANARY], "gpus": 0}
+    runs = [kept, server.ask("POST", "/runs", body).json["run_id"]]
+    for run_id in runs:
+        assert server.ended(run_id)["end"] == "completed"
+        assert CANARY in server.output(run_id)
+        assert CANARY.encode() not in server.ask("GET", f"/runs/{run_id}/story").body
+    for path in ("/calibrations", "/queue?inputs=1", "/transitions", "/samples", "/runs"):
+        assert CANARY.encode() not in server.ask("GET", path).body
+    learned = server.ask("GET", "/calibrations").json["calibrations"]["kept"]
+    assert [name for name, _ in learned[0]["setting"]["parameters"]] == ["key"]
+    for run_id in runs:
+        assert server.ask("DELETE", f"/runs/{run_id}").status == 200
+    server.stop()
+    places = (server.places.root / name for name in ("state", "data", "home"))
+    files = [file for place in places for file in place.rglob("*") if file.is_file()]
+    assert any(file.name == "gate.sqlite" for file in files)
+    assert [file for file in files if CANARY.encode() in file.read_bytes()] == []
