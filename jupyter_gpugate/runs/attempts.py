@@ -141,7 +141,7 @@ class Attempts:
         if outcome is None:
             outcome = await self._lost(record)
         cgroup = await asyncio.to_thread(directory.cgroup_of, record.attempt_path)
-        await asyncio.to_thread(Cgroup(cgroup, record.run_id).remove)
+        await Cgroup(cgroup, record.run_id).remove()
         report = from_json(EndReport, outcome["end"], "end")
         message = {"run_id": record.run_id, "fence": record.fence, "end": outcome["end"]}
         told = await self._gate.tell("finished", message)

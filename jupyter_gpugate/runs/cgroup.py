@@ -5,11 +5,15 @@ Whoever is in it belongs to the run, whatever it forked late or cleared from its
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import suppress
 from pathlib import Path
 
 from jupyter_gpugate.runs.processes import ProcessName, start_ticks
+
+#: How often, and with what pause, it is tried to remove one that is not empty yet.
+TRIES, TRY_S = 20, 0.05
 
 
 class Cgroup:
@@ -41,11 +45,18 @@ class Cgroup:
                 finally:
                     os.close(descriptor)
 
-    def remove(self) -> None:
-        """Remove it when it is empty, with those that the run made below it."""
+    async def remove(self) -> None:
+        """Remove it, with those that the run made below it; who was killed may take a moment."""
+        for _ in range(TRIES):
+            if await asyncio.to_thread(self._is_removed):
+                return
+            await asyncio.sleep(TRY_S)
+
+    def _is_removed(self) -> bool:
         for place in reversed(self._below()):
             with suppress(OSError):
                 place.rmdir()
+        return self._path is None or not self._path.is_dir()
 
     def _below(self) -> list[Path]:
         """Return it and all cgroups below it, the outer ones first."""
