@@ -109,13 +109,24 @@ def _output_html(output: str) -> str:
     return f'<div class="gpugate-output" style="{_OUTPUT}">{lines}</div>'
 
 
-def output(text_: str) -> dict[str, str]:
-    """Return both forms of output that is shown outside its card; nothing where none is visible."""
+def output(text_: str, run_id: str = "", start: int = 0) -> dict[str, str]:
+    """Return both forms of output that is shown outside its card; nothing where none is visible.
+
+    The script of the run's card keeps the newest up to date by its first byte, ``start``.
+    """
     page = screen.html(text_)
     if not page.strip():
         return {}
     plain = "\n".join(screen.text_lines(text_[-_TEXT_CHARS:]))
-    return {"text/plain": plain, "text/html": _output_html(page)}
+    place = f'data-run="{escape(run_id, quote=True)}" data-from="{start}"' if run_id else ""
+    return {"text/plain": plain, "text/html": f"<div {place}>{_output_html(page)}</div>"}
+
+
+def rest_html(run: Json, text_: str) -> str:
+    """Return output for the place that `output` made."""
+    told = {**run, "output_tail": text_}
+    shown = without_traceback(told) if run.get("status") == "ended" else told
+    return _output_html(screen.html(str(shown["output_tail"])))
 
 
 def without_traceback(run: Json) -> Json:

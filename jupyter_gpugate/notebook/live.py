@@ -46,15 +46,15 @@ class LiveCard:
     def __init__(self, shell: Any) -> None:
         #: A terminal cannot update what it has printed.
         self.updates = getattr(shell, "kernel", None) is not None
-        # What the page's script keeps up to date is not rewritten under the reader's hand.
-        self._scripted = SOCKET_VARIABLE in os.environ
+        #: What the page's script keeps up to date is not rewritten under the reader's hand.
+        self.scripted = SOCKET_VARIABLE in os.environ
         self._handle: Any = None
         self._shown: Any = None
 
     def show(self, run: Json, note: str = "") -> None:
         """Show the run's state and a note below it; nothing happens when both look the same."""
         told = card.without_traceback(run)
-        each = self.updates and not self._scripted
+        each = self.updates and not self.scripted
         seen = card.bundle(told, note) if each else _turn(run, note)
         if seen == self._shown:
             return

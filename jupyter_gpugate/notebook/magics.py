@@ -254,7 +254,8 @@ class _Wait:
     def follow(self, run: Run) -> tuple[State, Verdict]:
         """Show the run until its end, or until an interrupt says not to wait for it."""
         follower = run.follow()
-        replay = Replay(self._shell.display_pub, updates=self._card.updates)
+        how = {"updates": self._card.updates, "scripted": self._card.scripted}
+        replay = Replay(self._shell.display_pub, **how)
         shown: State = {}
 
         def show(state: State, note: str) -> None:

@@ -28,7 +28,6 @@ _LIVE_MOST: Final = 16 << 10
 #: The view of a widget, whose model is in the run's process and not in this kernel.
 _VIEW: Final = "application/vnd.jupyter.widget-view+json"
 _BLANK: Final[Mapping[str, str]] = {"text/plain": ""}
-_NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class _Slot:
@@ -47,10 +46,15 @@ class _Slot:
 
 
 class Replay:
-    """Follows the files of one run; ``updates`` says whether the front end can renew a display."""
+    """Follows the files of one run.
 
-    def __init__(self, publisher: Any, *, updates: bool = True) -> None:
+    ``updates`` says whether the front end can renew a display, ``scripted`` whether the script of
+    the run's card keeps growing text up to date: then it is not rewritten under the reader's hand.
+    """
+
+    def __init__(self, publisher: Any, *, updates: bool = True, scripted: bool = False) -> None:
         self._publisher = publisher
+        self._scripted = scripted
         self._updates = updates
         self._path = Path()
         self._file: Optional[BinaryIO] = None
@@ -211,7 +215,8 @@ class Replay:
             part = read_part(self._path / "output.log", 0, at, _TEXT_MOST)
             self._until = at if card.output(part.text) else 0
         else:
-            self._put_text(read_part(self._path / "output.log", self._text_from, at, _TEXT_MOST))
+            part = read_part(self._path / "output.log", self._text_from, at, _TEXT_MOST)
+            self._put_text(self._said(part), grows=False)
         self._text, self._text_shown, self._text_from, self._log = None, {}, at, ()
 
     def _show_text(self, state: Mapping[str, Any]) -> None:
@@ -223,16 +228,17 @@ class Replay:
         except FileNotFoundError:
             return
         log = (found.st_ino, found.st_size, found.st_mtime_ns, is_over)
-        if log != self._log:
+        if log != self._log and (is_over or not (self._scripted and self._text)):
             self._log = log
             most = _TEXT_MOST if is_over else _LIVE_MOST
-            self._put_text(read_part(path, self._text_from, None, most), state if is_over else {})
+            part = read_part(path, self._text_from, None, most)
+            text = self._said(part)
+            if is_over:  # its traceback is raised in the cell
+                text = card.without_traceback({**state, "output_tail": text})["output_tail"]
+            self._put_text(text, grows=not is_over)
 
-    def _put_text(self, part: Part, ended: Mapping[str, Any] = _NOTHING) -> None:
-        text = self._said(part)
-        if ended:  # its traceback is raised in the cell
-            text = card.without_traceback({**ended, "output_tail": text})["output_tail"]
-        shown = card.output(text)
+    def _put_text(self, text: str, *, grows: bool) -> None:
+        shown = card.output(text, self._run_id() if grows else "", self._text_from)
         if shown == self._text_shown or not (shown or self._text):
             return
         self._text_shown = shown
@@ -242,9 +248,12 @@ class Replay:
             self._text = self._slot(None)
         self._text.put(shown or _BLANK)
 
+    def _run_id(self) -> str:
+        return self._path.parents[1].name
+
     def _said(self, part: Part) -> str:
         """Return the text of a part, with a line in the place of what was cut off."""
-        everything = words.whole_output(self._path.parents[1].name)
+        everything = words.whole_output(self._run_id())
         return f"[earlier lines: {everything}]\n{part.text}" if part.is_cut else part.text
 
     # -- the front end --------------------------------------------------------------------------

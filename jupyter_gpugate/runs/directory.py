@@ -33,6 +33,8 @@ from jupyter_gpugate.runs.removal import make_accessible, remove_tree
 from jupyter_gpugate.runs.staging import fill
 
 OUTPUT_TAIL_BYTES: Final = 64 << 10
+#: Of the output below a card while it grows.
+REST_BYTES: Final = 16 << 10
 #: Of a file of events, what is read at once.
 EVENTS_LIMIT: Final = 128 << 20
 EPISODES_LIMIT: Final = 32 << 20
@@ -326,6 +328,16 @@ def output_stamp(attempt: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_size, found.st_mtime_ns
+
+
+def output_from(attempt: Path, start: int) -> str:
+    """Return an attempt's output from a byte on; of a long one its end, from a line's start."""
+    text, end = read_output(attempt, start, REST_BYTES)
+    if end - start < REST_BYTES - 3:  # a character may be cut
+        return text
+    text, _ = read_output(attempt, limit=REST_BYTES)
+    first, _, rest = text.partition("\n")
+    return _EARLIER.format(attempt.parents[1].name) + (rest or first)
 
 
 def output_tail(attempt: Path, until: int | None = None) -> str:

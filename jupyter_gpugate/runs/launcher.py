@@ -348,6 +348,10 @@ class Launcher:
         """The end of a live run's output, or of its part before a byte."""
         return directory.output_tail(record.attempt_path, until) if record.attempt else ""
 
+    def output_from(self, record: Record, start: int) -> str:
+        """The output from a byte on, or the end of it."""
+        return directory.output_from(record.attempt_path, start) if record.attempt else ""
+
     def stamp(self, run_id: str) -> tuple[Any, ...]:
         """All that is told of a run here follows from this, and no summary changes in place."""
         record = self.known(run_id)

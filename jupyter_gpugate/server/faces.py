@@ -24,14 +24,19 @@ class CardHandler(ApiHandler):
 
         def make() -> tuple[Any, Any]:
             run = run_answer(self.gate, self.launcher, run_id)
+            rest = None
             # Without the cell that shows the rest below its card, the card shows all.
             if asked.until is not None and self.launcher.is_waited_for(run_id):
                 record = self.launcher.known(run_id)
                 run["output_tail"] = self.launcher.output_tail(record, asked.until)
+                if asked.rest is not None:
+                    output = self.launcher.output_from(record, asked.rest)
+                    rest = {"start": asked.rest, "html": card.rest_html(run, output)}
             answer = {
                 "run_id": run_id,
                 "status": run["status"],
                 "html": card.html(run, commands=False),
+                "rest": rest,
                 "orders": _orders(run, waited_for=self.launcher.is_waited_for(run_id)),
             }
             return answer, answer
@@ -39,7 +44,7 @@ class CardHandler(ApiHandler):
         def stamp() -> tuple[Any, ...]:
             return self.launcher.stamp(run_id)
 
-        await self.polled(asked, make, (self.path, run_id, asked.until), stamp)
+        await self.polled(asked, make, (self.path, run_id, asked.until, asked.rest), stamp)
 
 
 class PanelHandler(ApiHandler):

@@ -390,12 +390,22 @@ class SamplesAnswer(_Answer):
     last: int
 
 
+class Rest(_Answer):
+    """The newest output below a card, while it grows."""
+
+    start: int
+    html: str
+
+
 class CardAnswer(_Answer):
     """A run's card as a finished page."""
 
     run_id: str
     status: Status
     html: str
+    rest: str | None = Field(
+        description="The newest output below the card, where it was asked for."
+    )
     orders: list[str]
 
 

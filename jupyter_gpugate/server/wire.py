@@ -209,6 +209,12 @@ class CardQuery(PollQuery):
         description="The byte before which the output ends that the card shows while its cell "
         "waits, which shows the rest below it.",
     )
+    rest: int | None = Field(
+        default=None,
+        ge=0,
+        le=1 << 60,
+        description="The byte from which the newest output below the card is wanted as well.",
+    )
 
 
 class QueueQuery(PollQuery):

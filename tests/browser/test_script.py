@@ -73,6 +73,21 @@ def test_a_card_that_a_page_shows_twice_is_live_in_both_places(opened: Opened) -
     assert page.questions["/runs/r1/card"] == 2
 
 
+def test_text_below_a_card_goes_on_while_it_grows(opened: Opened) -> None:
+    """The script asks for the text that grows below its card, and fills in what it asked for and
+    nothing else.
+    """
+    texts = "".join(f'<div data-run="r1" data-from="{at}">from {at}</div>' for at in (5, 90))
+    run = {"run_id": "r1", "name": "digits", "status": "active", "output_until": 3}
+    page = opened(live.bundle(run)["text/html"] + texts)
+    rest = {"start": 90, "html": '<div class="gpugate-output">and on</div>'}
+    answer = {"html": "at work", "status": "active", "orders": [], "rest": rest}
+    page.answers("/runs/r1/card", answer)
+    expect(page.page.locator('[data-from="90"]')).to_have_text("and on")
+    expect(page.page.locator('[data-from="5"]')).to_have_text("from 5")
+    assert "until=3&rest=90" in page.asked[-1].url
+
+
 def test_a_card_says_what_is_wrong_and_goes_on_once_it_is_not(opened: Opened) -> None:
     """Whatever keeps a server from answering is on the card, in its words, until it does answer."""
     page = opened()

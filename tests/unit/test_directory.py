@@ -395,6 +395,19 @@ def test_output_is_read_from_any_byte(attempt: Path) -> None:
     assert set(shown) == {"€"}
 
 
+def test_output_from_a_byte_on_is_all_of_it_or_its_end(attempt: Path) -> None:
+    """A short rest is whole, a long one begins at a line behind the hint to the others."""
+    (attempt / "output.log").write_text("before\nä\nafter\n")
+    assert directory.output_from(attempt, 7) == "ä\nafter\n"
+    assert directory.output_from(attempt, 100) == ""
+    lines = [f"line {number} ä" for number in range(10_000)]
+    (attempt / "output.log").write_text("\n".join(lines))
+    said, *shown = directory.output_from(attempt, 5).splitlines()
+    assert "earlier lines" in said
+    assert shown == lines[-len(shown) :]
+    assert directory.output_tail(attempt, until=13).splitlines() == [*lines[:1], "lin"]
+
+
 def test_of_events_without_end_the_newest_are_read(attempt: Path) -> None:
     """A file beyond any limit never reads as empty: its end is read, and the rest is counted."""
     lines = [json.dumps({"event": "episode", "index": index}) + "\n" for index in range(1_000)]

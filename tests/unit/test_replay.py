@@ -196,6 +196,27 @@ def test_a_widgets_view_is_left_out(run: Run) -> None:
     assert shown == [{"text/plain": "50%"}, {"text/plain": "[a widget of the run]"}]
 
 
+def test_only_text_that_grows_is_left_to_the_cards_script(run: Run) -> None:
+    """Where the page's script keeps growing text up to date, the cell does not rewrite it; once it
+    ends, the cell shows it whole, and the script has no hold on it.
+    """
+    run.replay = Replay(run, scripted=True)
+    run.displays("figure")
+    run.prints("one\n")
+    assert run.page() == ["figure", "one"]
+    assert 'data-from="0"' in run.replay._text_shown["text/html"]
+    run.prints("two\n")
+    assert run.page() == ["figure", "one"]
+    run.displays("next")
+    run.prints("three\n")
+    assert run.page() == ["figure", "one\ntwo", "next", "three"]
+    assert 'data-from="8"' in run.replay._text_shown["text/html"]
+    run.prints("four\n")
+    run.state = {**run.state, "status": "ended"}
+    assert run.page() == ["figure", "one\ntwo", "next", "three\nfour"]
+    assert "data-from" not in run.replay._text_shown["text/html"]
+
+
 def test_the_text_between_displays_is_bounded(run: Run) -> None:
     """Of a long text its end is shown, with a line that names the call that gives all of it."""
     run.displays("figure")

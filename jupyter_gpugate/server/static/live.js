@@ -94,12 +94,16 @@ async function inSight(place) {
  * returns false.  `tell(element, problem)` says why there is nothing new, with null that there is
  * nothing wrong.  The element is no variable of this: what a function that waits has held, it keeps,
  * and an output that was cleared would be followed for ever. */
-async function follow(server, place, path, show, tell, more = "") {
+async function follow(server, place, path, show, tell, more = () => "") {
   let etag = "";
+  let asked = "";
   let away = PACE_MS;
   followed += 1;
   while (await inSight(place)) {
-    const news = await question(server, path, etag, more);
+    const wanted = more();
+    if (wanted !== asked) etag = ""; // of another answer
+    asked = wanted;
+    const news = await question(server, path, etag, asked);
     etag = news.etag;
     if (!(await inSight(place))) break;
     tell(place.deref(), news.problem);
@@ -232,6 +236,11 @@ function offer(server, element, runId, { orders, status }) {
   buttons.find((made) => made.dataset.order === focused)?.focus();
 }
 
+/** Where text below a run's card is shown that still grows; twice where the notebook is open twice. */
+function growing(runId) {
+  return [...document.querySelectorAll(`[data-run="${CSS.escape(runId)}"][data-from]`)];
+}
+
 const kept = new WeakSet();
 
 /** One run's card, however often the page asks for it. */
@@ -243,6 +252,9 @@ function card(element, runId) {
   if (told) say(element, told);
   const show = (now, answer) => {
     refill(part(now, "body"), answer.html);
+    for (const text of growing(runId)) {
+      if (text.dataset.from === String(answer.rest?.start)) refill(text, answer.rest.html);
+    }
     offer(server, now, runId, answer);
     now.dataset.status = answer.status;
     return answer.status !== "ended";
@@ -253,7 +265,11 @@ function card(element, runId) {
   };
   // Output behind this byte is shown below the card, by the cell that waits.
   const until = element.dataset.until;
-  const more = until ? `&until=${encodeURIComponent(until)}` : "";
+  const more = () => {
+    if (!until) return "";
+    const from = growing(runId).map((text) => `&rest=${encodeURIComponent(text.dataset.from)}`);
+    return `&until=${encodeURIComponent(until)}${from.at(-1) ?? ""}`;
+  };
   const path = `/runs/${encodeURIComponent(runId)}/card`;
   follow(server, new WeakRef(element), path, show, tell, more);
 }
