@@ -669,8 +669,8 @@ class MemoryFiles:
     """What a run has put into files in memory: it stays there when nobody has it open any more.
 
     A file belongs to the run when it was changed during the run and either a process of the tree
-    has it open for writing and nobody else has it open; or it has appeared between two looks, is
-    its user's, is open nowhere else, and the tree has written at least as much meanwhile as all
+    has it open, or mapped, for writing and nobody else has; or it has appeared between two looks,
+    is its user's, is open nowhere else, and the tree has written at least as much meanwhile as all
     such files hold together.  What a neighbour writes is neither.
     """
 
@@ -694,15 +694,18 @@ class MemoryFiles:
         named = [inode for inode in self.sizes if os.path.exists(self._paths.get(inode, ""))]
         return [self._paths[inode] for inode in sorted(named, key=self.sizes.__getitem__)[::-1]]
 
-    def look(self, pids: list[int]) -> int:
-        """Find the run's files; return how much they hold.  ``pids`` is the whole tree."""
+    def look(self, pids: list[int], sharing: Iterable[int] = ()) -> int:
+        """Find the run's files; return how much they hold.
+
+        ``pids`` is the whole tree, ``sharing`` whoever of it has shared memory mapped.
+        """
         self._pids.update(pids)
         if not self._paths and not self.have_moved():
             return self._segments()
         if not self._devices:
             self._mounts, self._devices = memory_mounts(), memory_devices()
         now, shared, written = time.time() - 0.1, shared_memory(), written_bytes(pids)
-        opened = self._opened_by(pids[1:])
+        opened = {**self._mapped_by(sharing), **self._opened_by(pids[1:])}
         new = {
             inode: path
             for inode, path in opened.items()
@@ -710,11 +713,12 @@ class MemoryFiles:
         }
         least, grown = written - self._written, shared - self._shared
         closed = self._appeared(opened) if min(least, grown) > GROWN_BYTES else {}
-        if new or closed:
-            elsewhere = self._opened_elsewhere(set(pids))
+        if sum(map(size_of, (*new.values(), *closed.values()))) > GROWN_BYTES:
+            elsewhere = self._opened_elsewhere(set(pids), new.keys() | closed.keys())
             self._strangers |= new.keys() & elsewhere
             closed = {inode: path for inode, path in closed.items() if inode not in elsewhere}
-            self._paths.update((i, path) for i, path in new.items() if i not in elsewhere)
+            new = {inode: path for inode, path in new.items() if inode not in elsewhere}
+        self._paths.update(new)
         if sum(map(size_of, closed.values())) <= least + (least >> 4):
             self._paths.update(closed)
         self._shared, self._written, self._looked_at = shared, written, now
@@ -740,9 +744,34 @@ class MemoryFiles:
                             found[Inode(told.st_dev, told.st_ino)] = path
         return found
 
-    def _opened_elsewhere(self, pids: set[int]) -> set[Inode]:
-        others = (pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))))
-        return set(self._opened_by((pid for pid in others if pid not in pids), to_write=False))
+    def _mapped_by(self, pids: Iterable[int]) -> dict[Inode, str]:
+        """Files in memory that these processes have mapped to write to them."""
+        found: dict[Inode, str] = {}
+        for pid in pids:
+            for line in read_proc(pid, "maps").splitlines():
+                words = line.split(None, 5)
+                if len(words) < 6 or words[1] != b"rw-s":  # noqa: PLR2004 - the path comes last
+                    continue
+                with suppress(OSError):
+                    path = os.fsdecode(words[5])
+                    told = os.stat(path)
+                    inode = Inode(told.st_dev, told.st_ino)
+                    is_it = inode.device in self._devices and inode.number == int(words[4])
+                    if is_it and told.st_ctime >= self._began_at:
+                        found[inode] = path
+        return found
+
+    def _opened_elsewhere(self, pids: set[int], wanted: Iterable[Inode]) -> set[Inode]:
+        """Which of these files somebody else has open or mapped."""
+        others = {*map(int, filter(str.isdigit, os.listdir("/proc")))} - pids
+        found = set(self._opened_by(others, to_write=False))
+        left = {b"%d" % inode.number: inode for inode in wanted if inode not in found}
+        for pid in others if left else ():
+            for line in read_proc(pid, "maps").splitlines():
+                words = line.split(None, 5)
+                if len(words) > 4 and words[4] in left:  # noqa: PLR2004 - the inode
+                    found.add(left[words[4]])
+        return found
 
     def _appeared(self, opened: dict[Inode, str]) -> dict[Inode, str]:
         """Files of this user that have changed since the last look and that nobody has claimed."""
@@ -772,8 +801,8 @@ class MemoryFiles:
 
     def _size(self, inode: Inode, opened: dict[Inode, str]) -> int | None:
         """What a file holds now; None when it is gone."""
-        path = opened.get(inode)
-        if path is not None:
+        path = opened.get(inode, "")
+        if path.startswith("/proc/"):
             with suppress(OSError):
                 self._paths[inode] = os.readlink(path)  # noqa: PTH115 - as above
                 return os.stat(path).st_blocks * 512
@@ -915,8 +944,9 @@ class RamMeter:
         huge = sum(reading.huge for reading in found.values())
         total = min(huge, surplus_huge_pages()) if huge else 0
         if self.files is not None:
-            held = self.files.look(pids)
             shared = [pid for pid, reading in found.items() if reading.shmem > 0]
+            most = [pid for pid in shared if found[pid].shmem > GROWN_BYTES]
+            held = self.files.look(pids, most)
             total += held - min(held, self.files.mapped(shared)) if held and shared else held
         return total
 

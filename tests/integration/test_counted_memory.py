@@ -103,6 +103,59 @@ def test_what_a_neighbour_writes_to_memory_is_not_the_runs(
     assert attempt.end()["peaks"]["ram_bytes"] < 100 * MB
 
 
+def test_what_was_written_through_a_mapping_stays_when_that_is_gone(
+    make: Make, in_memory: Path, tmp_path: Path
+) -> None:
+    """A file in memory that was mapped, filled and let go is the run's as long as it is there."""
+    filled, gone = str(tmp_path / "filled"), str(tmp_path / "go")
+    code = (
+        "import mmap\n"
+        f"file = open({str(in_memory)!r}, 'wb+'); file.truncate(150 << 20)\n"
+        "seen = mmap.mmap(file.fileno(), 0); file.close(); seen[:] = bytes(150 << 20)\n"
+        f"{WAIT.format(gone=filled)}\nseen.close()\n{WAIT.format(gone=gone)}"
+    )
+    attempt = make(argv=python(code), heartbeat_s=0.2)
+    attempt.change_supervisor("READING_S = 5.0", "READING_S = 0.2")
+    attempt.start()
+    held(attempt, 150 * MB)
+    Path(filled).touch()
+    seen = len(attempt.gate.all("heartbeat"))
+    until(lambda: len(attempt.gate.all("heartbeat")) > seen + 6, "some more heartbeats")
+    last = attempt.gate.all("heartbeat")[-1]["report"]["ram_held_bytes"]
+    Path(gone).touch()
+    attempt.end()
+    assert 150 * MB < last < 210 * MB
+
+
+@pytest.mark.parametrize("way", ["open", "mapped"])
+def test_a_neighbours_segment_that_a_run_joins_is_not_all_its_own(
+    make: Make, in_memory: Path, tmp_path: Path, way: str
+) -> None:
+    """A segment that both have is the run's by its share of what it has mapped alone."""
+    joined, gone = tmp_path / "joined", str(tmp_path / "go")
+    made = str(tmp_path / "made")
+    code = (
+        f"{WAIT.format(gone=made)}\nimport mmap\n"
+        f"file = open({str(in_memory)!r}, 'rb+'); seen = mmap.mmap(file.fileno(), 0)\n"
+        f"sum(seen[::4096]); open({str(joined)!r}, 'w').close()\n{WAIT.format(gone=gone)}"
+    )
+    attempt = make(argv=python(code), heartbeat_s=0.2).start()
+    held(attempt, 0)
+    with in_memory.open("wb+") as file:
+        file.truncate(150 * MB)
+        segment = mmap.mmap(file.fileno(), 0)
+        segment[:] = bytes(150 * MB)
+        if way == "mapped":
+            file.close()
+        Path(made).touch()
+        until(joined.exists, "the run has joined")
+        seen = len(attempt.gate.all("heartbeat"))
+        until(lambda: len(attempt.gate.all("heartbeat")) > seen + 6, "some more heartbeats")
+        Path(gone).touch()
+        peak = attempt.end()["peaks"]["ram_bytes"]
+    assert 75 * MB <= peak < 140 * MB
+
+
 def test_what_is_deleted_is_held_no_more(make: Make, in_memory: Path, tmp_path: Path) -> None:
     """A run's file in memory counts as long as it is there."""
     gone = str(tmp_path / "go")
