@@ -889,7 +889,7 @@ class RamMeter:
         A process that forks without end locks its page tables for seconds on end; past
         `PATIENCE_S` the rest is read roughly, so that the run can still be stopped.
         """
-        began = awake_time()
+        began, most = awake_time(), shared_memory()
         found: dict[int, Reading] = {}
         for pid in pids:
             is_late = awake_time() - began > PATIENCE_S
@@ -902,7 +902,7 @@ class RamMeter:
         self._largest = {pid: self._largest[pid] for pid in pids if pid in self._largest}
         if self._beside <= found.keys():
             self._ended.clear()
-        self._beside_processes = self._read_beside(pids, found)
+        self._beside_processes = self._read_beside(pids, found, most)
         self.held = sum(self._rows.values()) + self._beside_processes
         self.shared = sum(r.shared for r in found.values()) + self._beside_processes
         self.mapped = sum(reading.mapped for reading in found.values())
@@ -933,21 +933,25 @@ class RamMeter:
         self._rows.pop(pid, None)
         self._ended[pid] = largest.held + unseen
         together = sum(self._rows.values()) + sum(self._ended.values())
-        self.peak = max(self.peak or 0, together + self._beside_processes)
+        # The mark counts mapped files in memory too, which are known by now.
+        self.peak = max(self.peak or 0, together + max(0, self._beside_processes - unseen))
 
-    def _read_beside(self, pids: list[int], found: dict[int, Reading]) -> int:
+    def _read_beside(self, pids: list[int], found: dict[int, Reading], most: int) -> int:
         """What the tree holds in no process's pages: files in memory, and surplus huge pages.
 
         A reserved pool of huge pages is out of what is available whether it is used or not, so
-        that what a run takes of it is no need of its own.
+        that what a run takes of it is no need of its own.  ``most`` is the machine's shared memory
+        before this reading: what is let go of meanwhile is not counted in both places.
         """
         huge = sum(reading.huge for reading in found.values())
         total = min(huge, surplus_huge_pages()) if huge else 0
         if self.files is not None:
             shared = [pid for pid, reading in found.items() if reading.shmem > 0]
-            most = [pid for pid in shared if found[pid].shmem > GROWN_BYTES]
-            held = self.files.look(pids, most)
-            total += held - min(held, self.files.mapped(shared)) if held and shared else held
+            notable = [pid for pid in shared if found[pid].shmem > GROWN_BYTES]
+            held = self.files.look(pids, notable)
+            held -= min(held, self.files.mapped(shared)) if held and shared else 0
+            mapped = sum(reading.shmem for reading in found.values())
+            total += min(held, max(0, max(most, shared_memory()) - mapped))
         return total
 
     def _take(self, pid: int, reading: Reading) -> None:
