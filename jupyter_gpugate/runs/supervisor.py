@@ -711,20 +711,27 @@ class MemoryFiles:
             for inode, path in opened.items()
             if inode not in self._paths and inode not in self._strangers
         }
-        least, grown = written - self._written, shared - self._shared
-        closed = self._appeared(opened) if min(least, grown) > GROWN_BYTES else {}
+        has_grown = min(written - self._written, shared - self._shared) > GROWN_BYTES
+        closed = self._appeared(opened) if has_grown else {}
         if sum(map(size_of, (*new.values(), *closed.values()))) > GROWN_BYTES:
             elsewhere = self._opened_elsewhere(set(pids), new.keys() | closed.keys())
             self._strangers |= new.keys() & elsewhere
             closed = {inode: path for inode, path in closed.items() if inode not in elsewhere}
             new = {inode: path for inode, path in new.items() if inode not in elsewhere}
-        self._paths.update(new)
+        before = sum(self.sizes.values())
+        self._measure(new, opened)
+        # What has gone into the files that are known to be the run's proves nothing of others.
+        least = written - self._written - max(0, sum(self.sizes.values()) - before)
         if sum(map(size_of, closed.values())) <= least + (least >> 4):
-            self._paths.update(closed)
+            self._measure(closed, opened)
         self._shared, self._written, self._looked_at = shared, written, now
+        return sum(self.sizes.values()) + self._segments()
+
+    def _measure(self, new: dict[Inode, str], opened: dict[Inode, str]) -> None:
+        """Take files in, and forget those that are gone."""
+        self._paths.update(new)
         self.sizes = {i: size for i in self._paths if (size := self._size(i, opened)) is not None}
         self._paths = {inode: self._paths[inode] for inode in self.sizes}
-        return sum(self.sizes.values()) + self._segments()
 
     def _opened_by(self, pids: Iterable[int], *, to_write: bool = True) -> dict[Inode, str]:
         """Files in memory that these processes have open, with a path that leads there now."""
@@ -933,8 +940,9 @@ class RamMeter:
         self._rows.pop(pid, None)
         self._ended[pid] = largest.held + unseen
         together = sum(self._rows.values()) + sum(self._ended.values())
-        # The mark counts mapped files in memory too, which are known by now.
-        self.peak = max(self.peak or 0, together + max(0, self._beside_processes - unseen))
+        # Mark and reading count what was mapped of files in memory, which may be known by now.
+        beside = max(0, self._beside_processes - unseen - largest.shmem)
+        self.peak = max(self.peak or 0, together + beside)
 
     def _read_beside(self, pids: list[int], found: dict[int, Reading], most: int) -> int:
         """What the tree holds in no process's pages: files in memory, and surplus huge pages.
@@ -949,7 +957,11 @@ class RamMeter:
             shared = [pid for pid, reading in found.items() if reading.shmem > 0]
             notable = [pid for pid in shared if found[pid].shmem > GROWN_BYTES]
             held = self.files.look(pids, notable)
-            held -= min(held, self.files.mapped(shared)) if held and shared else 0
+            twice = self.files.mapped(shared) if held else 0
+            for pid in shared if held else ():
+                now = read_memory(pid)  # what it has let go of since is counted there and here
+                twice += max(0, found[pid].shmem - (now.shmem if now else 0))
+            held -= min(held, twice)
             mapped = sum(reading.shmem for reading in found.values())
             total += min(held, max(0, max(most, shared_memory()) - mapped))
         return total

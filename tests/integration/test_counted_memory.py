@@ -7,6 +7,7 @@ import mmap
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -108,6 +109,34 @@ def test_what_a_neighbour_writes_to_memory_is_not_the_runs(
         until(lambda: len(attempt.gate.all("heartbeat")) > seen + 10, "some more heartbeats")
     Path(gone).touch()
     assert attempt.end()["peaks"]["ram_bytes"] < 100 * MB
+
+
+@pytest.mark.parametrize("keeps_open", [True, False])
+def test_what_a_run_writes_to_its_own_files_proves_nothing_of_others(
+    in_memory: Path, *, keeps_open: bool
+) -> None:
+    """Of two files that appear at once only the run's counts, however much the run has written."""
+    own, other = f"{in_memory}-own", f"{in_memory}-other"
+    end = "" if keeps_open else "\nfile.close()"
+    code = f"{FILL}file = open({own!r}, 'wb'); fill(file); file.flush(); print(flush=True); input()"
+    files = sv.MemoryFiles(time.time())
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{code}{end}\nprint(flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as program:
+        assert program.stdin
+        assert program.stdout
+        program.stdout.readline()
+        if not keeps_open:
+            files.look([0, program.pid])
+        subprocess.run(["cp", own, other], check=True)
+        program.stdin.write(b"\n")
+        program.stdin.flush()
+        program.stdout.readline()
+        held = files.look([0, program.pid])
+        program.kill()
+    assert 150 * MB <= held < 160 * MB
 
 
 def test_what_was_written_through_a_mapping_stays_when_that_is_gone(
