@@ -36,6 +36,7 @@ from jupyter_gpugate.core.protocol import (
     to_json,
 )
 from jupyter_gpugate.core.state import Lease
+from jupyter_gpugate.gate.claims import Claims
 from jupyter_gpugate.gate.journal import JournalError
 from jupyter_gpugate.gate.known_gpus import come_to_know_gpus, default_gpus
 from jupyter_gpugate.gate.loop import GateLoop
@@ -383,14 +384,15 @@ class HeartbeatHandler(SocketHandler):
         lease = self.lease(message.run_id, message.fence)
         if lease is None:
             return
-        if lease.phase is Phase.GRANTED and message.tree:
+        tree = self._vetted(message, lease)
+        if lease.phase is Phase.GRANTED and tree:
             # The gate was killed between its "go" and the record of it.
             self.gate.post(
                 ev.Started(
                     self.gate.now(),
                     message.run_id,
                     message.fence,
-                    message.tree[0],
+                    tree[0],
                     self.gate.sample.boot_id,
                 )
             )
@@ -399,7 +401,7 @@ class HeartbeatHandler(SocketHandler):
                 at=self.gate.now(),
                 run_id=message.run_id,
                 fence=message.fence,
-                tree=message.tree,
+                tree=tree,
                 report=message.report,
                 peaks=message.peaks,
                 episode=message.episode,
@@ -408,6 +410,22 @@ class HeartbeatHandler(SocketHandler):
             )
         )
         self.finish({"verdict": "continue", "reason": "", "next_in": HEARTBEAT_S})
+
+    def _vetted(self, message: HeartbeatMessage, lease: Lease) -> tuple[ProcessKey, ...]:
+        """What of the tree that it names is the run's, or may be."""
+        if not message.tree:
+            return ()
+        claims: Claims = self.settings.setdefault("claims", Claims())
+        state = self.gate.state
+        claims.forget(state.leases)
+        uid = peer_uid(self)
+        return claims.of_run(
+            message.run_id,
+            lease.process or message.tree[0],
+            message.tree,
+            os.getuid() if uid is None else uid,
+            self.gate.sample.processes,
+        )
 
     def _is_forgotten(self, run_id: str) -> bool:
         state = self.gate.state

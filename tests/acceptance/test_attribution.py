@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -14,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.runs.lease_client import LeaseClient
+from jupyter_gpugate.runs.processes import start_ticks
 from tests.fake_nvml import GB, HOLDER, StandIn
 from tests.oracle import Oracle
 from tests.served import Served, until
@@ -261,3 +265,34 @@ def test_work_that_a_daemon_does_for_a_run_teaches_nothing_of_it(
     told = server.ask("GET", f"/runs/{run_id}/story").json["story"]
     lessons = [event["observation"] for event in told if event["event"] == "sedimented"]
     assert [lesson["complete"] for lesson in lessons] == [False]
+
+
+def test_a_run_cannot_claim_what_is_not_its_own(server: Served) -> None:
+    """A heartbeat that names a bystander changes nothing; a process with the run's mark counts."""
+    run_id = server.submit("claims", "import time\ntime.sleep(600)", gpus=0)
+    row = until(lambda: next((r for r in server.queue()["running"] if r["tree"]), None), "it runs")
+    sleeps = ["sleep", "600"]
+    with (
+        subprocess.Popen(sleeps) as bystander,
+        subprocess.Popen(sleeps, env={**os.environ, "GPUGATE_RUN_ID": run_id}) as marked,
+    ):
+        try:
+            pids = (bystander.pid, marked.pid)
+            claimed = [*row["tree"], *([pid, start_ticks(pid)] for pid in pids)]
+            beat = {"run_id": run_id, "fence": row["fence"], "tree": claimed}
+
+            async def send() -> None:
+                gate = LeaseClient(str(server.places.socket))
+                await gate.ask("heartbeat", beat)
+                gate.close()
+
+            def named() -> list[int]:
+                asyncio.run(send())
+                tree = server.queue()["running"][0]["tree"]
+                return [pid for pid, _ in tree] if len(tree) > len(row["tree"]) else []
+
+            tree = until(named, "the claim has come in")
+            assert (marked.pid in tree, bystander.pid in tree) == (True, False)
+        finally:
+            bystander.kill()
+            marked.kill()
