@@ -13,7 +13,7 @@ from typing import Any
 
 from jupyter_gpugate.core.model import AttemptOutcome, EndReport, Grant, RunEnd
 from jupyter_gpugate.core.protocol import from_json, to_json
-from jupyter_gpugate.runs import directory
+from jupyter_gpugate.runs import directory, events
 from jupyter_gpugate.runs.cgroup import Cgroup
 from jupyter_gpugate.runs.lease_client import LeaseClient
 from jupyter_gpugate.runs.processes import ProcessName, ended, kill_all
@@ -219,7 +219,7 @@ class Attempts:
         record.ending = True
         told: dict[str, Any] = {}
         if record.attempt:
-            told = await asyncio.to_thread(directory.told_by_run, record.attempt_path)
+            told = await asyncio.to_thread(events.told_by_run, record.attempt_path)
         summary = {
             **record.summary,
             **told,

@@ -144,6 +144,11 @@ def opened(path: Path, *below: str) -> Iterator[Folder]:
         os.close(descriptor)
 
 
+def opened_attempt(attempt: Path) -> contextlib.AbstractContextManager[Folder]:
+    """Open an attempt's folder, following no link from the name of its run directory on."""
+    return opened(attempt.parents[1], attempt.parent.name, attempt.name)
+
+
 def own_root(root: Path) -> None:
     """Make the folder of all runs, closed to others, or check the one that is there.
 

@@ -16,34 +16,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.model import Grant, KernelRef, Request, RunEnd
-from jupyter_gpugate.core.protocol import PRESENCE_S, from_json
-from jupyter_gpugate.runs import directory
+from jupyter_gpugate.core.model import Request, RunEnd
+from jupyter_gpugate.runs import directory, output
 from jupyter_gpugate.runs.attempts import Attempts
 from jupyter_gpugate.runs.inventory import Inventory
-from jupyter_gpugate.runs.lease_client import (
-    FIRST_PAUSE_S,
-    GateAway,
-    GateRefused,
-    LeaseClient,
-    Way,
-)
+from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient, Way
 from jupyter_gpugate.runs.machine import Machine
-from jupyter_gpugate.runs.processes import ProcessName, boot_id, ended, send
+from jupyter_gpugate.runs.presence import Presence
+from jupyter_gpugate.runs.processes import boot_id, send
 from jupyter_gpugate.runs.record import ENDED, QUEUED, Record, Refused, Row
 from jupyter_gpugate.runs.removal import remove_run
 from jupyter_gpugate.runs.requests import request_of
-from jupyter_gpugate.runs.submitting import RUN_SIDE, Submissions
+from jupyter_gpugate.runs.submitting import Submissions
 from jupyter_gpugate.runs.tasks import Tasks
 from jupyter_gpugate.runs.unheard import Unheard
+from jupyter_gpugate.runs.waited_for import WaitedFor
 
 #: A supervisor that has not ended this long after its grace is over is itself killed.
 OVERTIME_S = 15.0
-OUTPUT_TAIL_BYTES = 64 * 1024
 #: How often the folder of all runs is read again for what others have done in it.
 LOOK_AROUND_S = 15.0
-#: Between two presences that brought nothing, one of which may just have missed a new run.
-LULL_S = 0.05
 
 
 class Launcher:
@@ -86,8 +78,16 @@ class Launcher:
             machine=machine,
         )
         self._unheard = Unheard(self.submit)
-        self._queueing_again: asyncio.Task[None] | None = None
-        self._minded: set[KernelRef] = set()
+        self._waited_for = WaitedFor(self._records, self._tasks, self._withdraw)
+        self._presence = Presence(
+            self._inventory,
+            self._gate,
+            self._tasks,
+            attempts=self._attempts,
+            submissions=self._submissions,
+            take_up=self._take_up,
+            log=log,
+        )
         self._closing = False
 
     # -- life -----------------------------------------------------------------------------------
@@ -95,12 +95,12 @@ class Launcher:
     async def start(self) -> None:
         """Take up what is on the disk: adopt, finish or queue again, oldest first."""
         await self._inventory.take_in_unfinished()
-        await self._go_on_with(self._records.unfinished())
-        await self._register()
-        self._tasks.spawn(self._be_present())
+        await self._take_up(self._records.unfinished())
+        await self._presence.register()
+        self._tasks.spawn(self._presence.keep())
         self._tasks.spawn(self._look_around())
 
-    async def _go_on_with(self, records: list[Record]) -> None:
+    async def _take_up(self, records: list[Record]) -> None:
         """Adopt what lives; one run that cannot be adopted keeps no other from it."""
         for record in records:
             try:
@@ -108,7 +108,7 @@ class Launcher:
                     await self._attempts.adopt(record)
                 if record.problem and record.status == QUEUED:
                     await self._attempts.end(record, RunEnd.LOST, record.problem)
-                self._mind_kernel(record)
+                self._waited_for.watch(record)
             except Exception:  # noqa: BLE001 - whatever is wrong with one run
                 self._log.exception("%s cannot be taken up", record.run_id)
 
@@ -116,8 +116,8 @@ class Launcher:
         """Read the history, and from then on look what other machines do."""
         late = await self._inventory.take_in_history()
         if late:
-            await self._go_on_with(late)
-            await self._register()
+            await self._take_up(late)
+            await self._presence.register()
         while True:
             await asyncio.sleep(LOOK_AROUND_S)
             await self._inventory.look_elsewhere()
@@ -147,13 +147,12 @@ class Launcher:
         """Queue a run: its id, and whether it is a new one.  Raises `Refused`."""
         if self._closing:
             raise Refused(503, "stopping", "this host of the gate is ending", retry_after="1")
-        older = self._queueing_again
-        if older is not None and not older.done():
+        if self._presence.queues_again():
             raise Refused(503, "starting", "older runs are queued again first", retry_after="1")
         _refuse_stranger(body.get("kernel") or {})
         record, is_new = await self._submissions.submit(body)
         if is_new:
-            self._mind_kernel(record)
+            self._waited_for.watch(record)
         return record.run_id, is_new
 
     async def submit_within(
@@ -170,111 +169,11 @@ class Launcher:
         """The request that a body would become; nothing is queued."""
         return await self._submissions.request_of(body)
 
-    # -- the gate's news ------------------------------------------------------------------------
-
-    async def _register(self) -> None:
-        """Both sides learn what the other does not know."""
-        unfinished = self._records.unfinished()
-        fences = {r.run_id: r.fence for r in unfinished if r.fence is not None}
-        run_ids = [record.run_id for record in unfinished]
-        answer = await self._gate.insist(
-            "register", {"run_side": RUN_SIDE, "fences": fences, "run_ids": run_ids}
-        )
-        for run_id in answer["unneeded"]:
-            if run_id not in self._submissions.under_way:
-                await self._account_for(run_id, answer.get("live", {}).get(run_id))
-        unknown = [self._records.get(run_id) for run_id in answer["unknown"]]
-        await self._queue_again([r for r in unknown if r is not None and r.status == QUEUED])
-
-    async def _account_for(self, run_id: str, lease: Mapping[str, Any] | None) -> None:
-        """Say what became of a run that the gate has and that was not among the unfinished."""
-        record = self._records.get(run_id)
-        if record is None:
-            late = await self._inventory.take_in([run_id])
-            if not late and lease is not None:
-                # Its directory is lost, its processes may not be.
-                late = [self._inventory.stray(run_id, lease["name"], lease["attempt"])]
-                late[0].fence = lease["fence"]
-            await self._go_on_with(late)
-            record = self._records.get(run_id)
-        if record is None:
-            told = {"run_id": run_id, "reason": "unknown to its run side"}
-            await self._gate.tell("withdraw", told)
-        elif record.status == ENDED:
-            await self._attempts.tell_end(record)
-
-    async def _queue_again(self, records: list[Record]) -> None:
-        """Ask anew for what the gate does not know, in order; if it takes long, by and by."""
-        if records:
-            self._queueing_again = self._tasks.spawn(self._ask_again(records))
-            await asyncio.wait({self._queueing_again}, timeout=FIRST_PAUSE_S)
-
-    async def _ask_again(self, records: list[Record]) -> None:
-        for record in records:
-            refusal = await self._submissions.again(record)
-            if refusal:
-                await self._attempts.end(record, RunEnd.REJECTED, refusal)
-
-    async def _be_present(self) -> None:
-        pause, registered = FIRST_PAUSE_S, True
-        while not self._closing:
-            try:
-                if not registered:
-                    await self._register()
-                    registered = True
-                if not await self._hear():
-                    await asyncio.sleep(LULL_S)
-                pause = FIRST_PAUSE_S
-            except Exception as error:  # noqa: BLE001 - without presence nothing starts any more
-                if not isinstance(error, GateAway):
-                    self._log.error("the gate's news cannot be used", exc_info=error)
-                registered = False
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, PRESENCE_S / 2)
-
-    async def _hear(self) -> bool:
-        """Say which runs wait, and act on what there is to hear; whether there was anything."""
-        waiting = [r.run_id for r in self._records.unfinished() if r.status == QUEUED]
-        known = sorted(self._attempts.fences)
-        body = {"run_side": RUN_SIDE, "run_ids": waiting, "known": known}
-        news = await self._gate.ask("presence", body, PRESENCE_S + 10)
-        for data in news["grants"]:
-            grant = from_json(Grant, data, "grant")
-            record = self._records.get(grant.run_id)
-            if record is None or record.status == ENDED:
-                await self._attempts.decline(grant, "no longer wanted", RunEnd.CANCELLED)
-            else:
-                estimate = news["estimates"].get(grant.run_id)
-                record.summary = {**record.summary, "estimate": estimate}
-                self._attempts.start(record, grant)
-        for data in news["ended"]:
-            record = self._records.get(data["run_id"])
-            if record is not None and record.status == QUEUED:
-                await self._attempts.end(record, RunEnd(data["end"]), data["reason"])
-        return any(news.values())
-
     # -- notebooks that wait --------------------------------------------------------------------
-
-    def _mind_kernel(self, record: Record) -> None:
-        """Take a run that a cell waits for back if its kernel ends first, unless it is detached."""
-        kernel = record.request.kernel
-        if kernel is not None and not record.detached and kernel not in self._minded:
-            self._minded.add(kernel)
-            self._tasks.spawn(self._outlive(kernel))
-
-    async def _outlive(self, kernel: KernelRef) -> None:
-        if kernel.boot_id in ("", boot_id()):
-            await ended(ProcessName(kernel.pid, kernel.start_ticks))
-        self._minded.discard(kernel)
-        for record in self._records.unfinished():
-            waits = record.request.kernel == kernel and not record.detached
-            if waits and record.status == QUEUED:
-                await self._withdraw(record, "the notebook's kernel is gone")
 
     def is_waited_for(self, run_id: str) -> bool:
         """Whether a living notebook or terminal would notice the end of this run."""
-        record = self.known(run_id)
-        return not record.detached and record.request.kernel in self._minded
+        return self._waited_for.has(self.known(run_id))
 
     async def detach(self, run_id: str) -> None:
         """Let an unfinished run go on without the notebook or terminal that waits for it."""
@@ -338,24 +237,22 @@ class Launcher:
     async def output(self, run_id: str, start: int) -> dict[str, Any]:
         """The newest attempt's output from a byte on, at most 64 KiB of it."""
         record = self.known(run_id)
-        text, following = await asyncio.to_thread(
-            directory.read_output, record.attempt_path, start, OUTPUT_TAIL_BYTES
-        )
+        text, following = await asyncio.to_thread(output.read_output, record.attempt_path, start)
         over = record.status == ENDED and not text
         return {"from": start, "next": following, "text": text, "ended": over}
 
     def output_tail(self, record: Record, until: int | None = None) -> str:
         """The end of a live run's output, or of its part before a byte."""
-        return directory.output_tail(record.attempt_path, until) if record.attempt else ""
+        return output.output_tail(record.attempt_path, until) if record.attempt else ""
 
     def output_from(self, record: Record, start: int) -> str:
         """The output from a byte on, or the end of it."""
-        return directory.output_from(record.attempt_path, start) if record.attempt else ""
+        return output.output_from(record.attempt_path, start) if record.attempt else ""
 
     def stamp(self, run_id: str) -> tuple[Any, ...]:
         """All that is told of a run here follows from this, and no summary changes in place."""
         record = self.known(run_id)
-        tail = directory.output_stamp(record.attempt_path) if record.attempt else None
+        tail = output.output_stamp(record.attempt_path) if record.attempt else None
         left = (record.cancelled, record.detached, self.is_waited_for(run_id))
         return (record.summary, *left, tail)
 
@@ -367,14 +264,14 @@ class Launcher:
     async def export(self, run_id: str) -> dict[str, Any]:
         """Spec, summary, episodes and output."""
         record = self.known(run_id)
-        output = await self.output(run_id, 0)
+        beginning = await self.output(run_id, 0)
         episodes, left_out = await self.episodes(run_id)
         return {
             "spec": dict(record.spec),
             "summary": record.summary,
             "episodes": episodes,
             "episodes_left_out": left_out,
-            "output": output["text"],
+            "output": beginning["text"],
         }
 
     async def delete(self, run_id: str) -> str:

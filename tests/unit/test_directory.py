@@ -16,31 +16,19 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.model import AttemptOutcome, EndReport
-from jupyter_gpugate.core.protocol import to_json
-from jupyter_gpugate.runs import directory, folder, ids, removal, scanning, staging
-from jupyter_gpugate.runs.machine import Machine, this_machine
-
-RUN_ID = "20260102-030405-abcde"
-ENVIRONMENT = {"PATH": "/bin", "API_KEY": "secret", "ODD": "\udcff"}
-END = to_json(EndReport(AttemptOutcome.COMPLETED, exit_code=0, episodes_done=3))
-
-
-def spec(run_id: str = RUN_ID, **more: Any) -> dict[str, Any]:
-    """Return as much of a spec as a directory looks at."""
-    return {"run_id": run_id, "name": "eval", "submitted": 1.0, **more}
-
-
-def summary(run_id: str = RUN_ID, **more: Any) -> dict[str, Any]:
-    """Return a summary as it is at submit."""
-    return {"run_id": run_id, "status": "queued", "submitted": 1.0, "attempt": 0, **more}
-
-
-def make(root: Path, run_id: str = RUN_ID, **more: Any) -> Path:
-    """Create a run's directory."""
-    return directory.create(
-        root, run_id, spec(run_id, **more), ENVIRONMENT, summary(run_id, **more)
-    )
+from jupyter_gpugate.runs import directory, events, folder, ids, removal, staging
+from tests.run_directories import (
+    END,
+    ENVIRONMENT,
+    RUN_ID,
+    make,
+    modes,
+    names,
+    scan,
+    spec,
+    staging_folder,
+    summary,
+)
 
 
 @pytest.fixture
@@ -59,28 +47,6 @@ def run(root: Path) -> Path:
 def attempt(run: Path) -> Path:
     """Create the first attempt of a run."""
     return directory.create_attempt(run, 1, {"attempt": 1, "fence": 7}, "x = 1\n")
-
-
-def scan(root: Path, read: Callable[[Any], object] | None = None) -> scanning.Scan:
-    """Read all runs below a root."""
-    return scanning.Scanner(root, read_spec=read).scan()
-
-
-def staging_folder(tmp_path: Path) -> Path:
-    """Make a folder where clients put inputs."""
-    staged = tmp_path / "gpugate" / "staging" / "staged"
-    staged.mkdir(parents=True)
-    return staged
-
-
-def names(path: Path) -> list[str]:
-    """Return what is in a folder, sorted."""
-    return sorted(entry.name for entry in path.iterdir())
-
-
-def modes(path: Path) -> dict[str, str]:
-    """Return the permissions of everything below a folder."""
-    return {str(p.relative_to(path)): oct(stat.S_IMODE(p.lstat().st_mode)) for p in path.rglob("*")}
 
 
 # -- making ----------------------------------------------------------------------------------------
@@ -350,338 +316,6 @@ def test_episodes_are_read_over_all_attempts(run: Path) -> None:
     assert [(line["attempt"], line["index"]) for line in found] == [(1, 1), (2, 2), (10, 10)]
 
 
-def test_a_summary_gets_the_runs_own_words(attempt: Path) -> None:
-    """Error, warnings and the end of the output are taken from what the run has told."""
-    error = {"ename": "ValueError", "evalue": "no", "traceback": ["line"]}
-    events: list[dict[str, Any]] = [
-        {"event": "display", "data": {}},
-        {"event": "warning", "text": "one"},
-        {"event": "error", **error},
-    ]
-    (attempt / "messages.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n{")
-    (attempt / "output.log").write_text("the end")
-    told = directory.told_by_run(attempt)
-    assert told == {"error": error, "warnings": ["one"], "output_tail": "the end"}
-    (attempt / "messages.jsonl").rename(attempt / "display.jsonl")  # as earlier versions call it
-    assert directory.told_by_run(attempt) == told
-    (attempt / "display.jsonl").unlink()
-    assert directory.told_by_run(attempt)["error"] is None
-
-
-# -- output ----------------------------------------------------------------------------------------
-
-
-def test_output_is_read_from_any_byte(attempt: Path) -> None:
-    """Reading piece by piece gives all of it once; its end is at most 64 KiB long."""
-    text = "".join(f"line {i} äöü €\n" for i in range(10_000))
-    (attempt / "output.log").write_text(text)
-    pieces, at = [], 0
-    while True:
-        piece, following = directory.read_output(attempt, at, 1000)
-        if not piece:
-            break
-        pieces.append(piece)
-        assert following <= at + 1000
-        at = following
-    assert "".join(pieces) == text
-    assert at == len(text.encode())
-    tail, end = directory.read_output(attempt)
-    assert end == at
-    assert text.endswith(tail)
-    assert 64 * 1024 - 3 <= len(tail.encode()) <= 64 * 1024
-    (attempt / "output.log").write_text("€" * 50_000)  # three bytes each: the cut is inside one
-    said, shown = directory.output_tail(attempt).splitlines()
-    assert "earlier" in said
-    assert set(shown) == {"€"}
-
-
-def test_output_from_a_byte_on_is_all_of_it_or_its_end(attempt: Path) -> None:
-    """A short rest is whole, a long one begins at a line behind the hint to the others."""
-    (attempt / "output.log").write_text("before\nä\nafter\n")
-    assert directory.output_from(attempt, 7) == "ä\nafter\n"
-    assert directory.output_from(attempt, 100) == ""
-    lines = [f"line {number} ä" for number in range(10_000)]
-    (attempt / "output.log").write_text("\n".join(lines))
-    said, *shown = directory.output_from(attempt, 5).splitlines()
-    assert "earlier lines" in said
-    assert shown == lines[-len(shown) :]
-    assert directory.output_tail(attempt, until=13).splitlines() == [*lines[:1], "lin"]
-
-
-def test_of_events_without_end_the_newest_are_read(attempt: Path) -> None:
-    """A file beyond any limit never reads as empty: its end is read, and the rest is counted."""
-    lines = [json.dumps({"event": "episode", "index": index}) + "\n" for index in range(1_000)]
-    (attempt / "episodes.jsonl").write_text("".join(lines))
-    size = (attempt / "episodes.jsonl").stat().st_size
-    for limit in (1, 500, size - 1, size, size + 1):
-        found, earlier = directory.read_events(attempt, "episodes.jsonl", limit)
-        indices = [event["index"] for event in found]
-        assert indices == list(range(earlier, 1_000))
-        assert sum(map(len, lines[earlier:])) <= limit
-
-
-def test_warnings_of_a_summary_are_told_once_and_have_an_end(attempt: Path) -> None:
-    """However often a run warned, its summary stays small; the last ones are in it."""
-    texts = ["again"] * 500 + [f"warning {number}" for number in range(1_000)] + ["and the rest"]
-    events = [json.dumps({"event": "warning", "text": text}) for text in texts]
-    (attempt / "messages.jsonl").write_text("\n".join(events))
-    warnings = directory.told_by_run(attempt)["warnings"]
-    assert warnings[0] == "again"
-    assert warnings[-1] == "and the rest"
-    assert len(warnings) == directory.MOST_WARNINGS + 1
-    assert "902 more warnings are not shown" in warnings
-
-
-def test_the_end_of_a_long_output_begins_with_a_whole_line(attempt: Path) -> None:
-    """What is cut off is said in its place, and what is left starts at the start of a line."""
-    lines = [f"line {number} äöü" for number in range(10_000)]
-    (attempt / "output.log").write_text("\n".join(lines))
-    said, *shown = directory.output_tail(attempt).splitlines()
-    assert said == f'[earlier lines: jupyter_gpugate.get("{attempt.parents[1].name}").output()]'
-    assert shown == lines[-len(shown) :]
-    assert len(directory.output_tail(attempt).encode()) <= 64 * 1024
-    (attempt / "output.log").write_text("short\n")
-    assert directory.output_tail(attempt) == "short\n"
-
-
-def test_output_that_is_not_there_is_empty(attempt: Path) -> None:
-    """No output yet, a position past the end, and a link in its place all read as nothing."""
-    assert directory.read_output(attempt, 5) == ("", 5)
-    assert directory.output_tail(attempt) == ""
-    (attempt / "output.log").write_text("abc")
-    assert directory.read_output(attempt, 99) == ("", 3)
-    (attempt / "output.log").unlink()
-    (attempt / "output.log").symlink_to("/etc/passwd")
-    assert directory.read_output(attempt, 0) == ("", 0)
-
-
-def test_a_character_is_never_cut_in_two(attempt: Path) -> None:
-    """A character that is still being written comes with the next read; odd bytes pass."""
-    log = attempt / "output.log"
-    log.write_bytes("a€".encode()[:-1])
-    assert directory.read_output(attempt, 0) == ("a", 1)
-    log.write_bytes("a€b".encode())
-    assert directory.read_output(attempt, 1) == ("€b", 5)
-    log.write_bytes(b"a\xff\xc3(b")
-    assert directory.read_output(attempt, 0) == ("a\ufffd\ufffd(b", 5)
-
-
-def test_offsets_go_on_after_a_long_log_has_lost_its_beginning(attempt: Path) -> None:
-    """Bytes are counted from the first that was ever printed; what is gone is skipped."""
-    note = b"[gpugate: the first 1000 bytes are gone]\n"
-    (attempt / "output.log").write_bytes(note + b"the rest\n")
-    assert directory.read_output(attempt, 1000) == ("the rest\n", 1009)
-    assert directory.read_output(attempt, 1009) == ("", 1009)
-    assert directory.read_output(attempt, 10) == ((note + b"the rest\n").decode(), 1009)
-
-
-# -- at start-up -----------------------------------------------------------------------------------
-
-
-def test_runs_are_found_in_the_order_of_their_submission(root: Path) -> None:
-    """All runs come back as they were written, the oldest first, without any trouble."""
-    run_ids = [f"20260102-030405-aaaa{letter}" for letter in "abc"]
-    for run_id, submitted in zip(run_ids, (3.0, 1.0, 2.0), strict=True):
-        make(root, run_id, submitted=submitted)
-    seen = scan(root)
-    assert [found.run_id for found in seen.runs] == [run_ids[1], run_ids[2], run_ids[0]]
-    assert seen.runs[0].path == root / run_ids[1]
-    assert seen.runs[0].spec == spec(run_ids[1], submitted=1.0)
-    assert seen.runs[0].summary == summary(run_ids[1], submitted=1.0)
-    assert seen.troubles == ()
-
-
-def test_a_scan_of_nothing_is_empty(root: Path) -> None:
-    """A user without runs has none, and no trouble."""
-    assert scan(root) == scanning.Scan((), ())
-
-
-def test_a_torn_summary_is_made_up_from_the_attempts(root: Path, run: Path) -> None:
-    """The run is found with its newest attempt, and the torn file is kept beside."""
-    for number in (1, 2, 10):
-        directory.create_attempt(run, number, {})
-    (run / "summary.json").write_text('{"run_id": "20')
-    seen = scan(root)
-    assert seen.runs[0].summary == summary(status="active", attempt=10)
-    assert seen.runs[0].attempt == directory.newest_attempt(run) == 10
-    (trouble,) = seen.troubles
-    assert trouble.moved_to is not None
-    assert trouble.moved_to.read_text() == '{"run_id": "20'
-    assert trouble.moved_to.parent == run
-
-
-def test_a_spec_that_cannot_be_read_is_made_up_from_what_else_is_known(root: Path) -> None:
-    """The run stays where it is and in sight, by its name; its reason to be odd is told."""
-    other = make(root, "20260102-030405-zzzzz", workers=2)
-    run = directory.create(root, RUN_ID, spec(), {}, {**summary(), "name": "eval"})
-    directory.create_attempt(run, 1, {"run_id": RUN_ID, "workers": 3, "devices": ["GPU-a"]})
-    found, whole = scan(root, lambda told: told["workers"]).runs
-    assert (whole.path, whole.problem) == (other, "")
-    assert found.path == run
-    facts = [found.spec[field] for field in ("name", "workers", "gpus", "submitted")]
-    assert facts == ["eval", 3, 1, 1.0]
-    assert "workers" in found.problem
-
-
-def test_a_folder_in_use_stays_as_it_is(root: Path, tmp_path: Path) -> None:
-    """What is no run of ours is neither moved, removed nor closed, whatever its name and age."""
-    root.mkdir(parents=True, mode=0o755)
-    target = tmp_path / "target"
-    target.mkdir()
-    (root / "notes.txt").write_text("mine")
-    (root / ".new-ideas").mkdir()
-    (root / ".gone-fishing").write_text("mine")
-    (root / ".gone-20260102-030405-abcde-01234567").write_text("a file, not a folder")
-    (root / "20260102-030405-linkk").symlink_to(target)
-    (root / "20260102-030405-files").write_text("")
-    os.mkfifo(root / "20260102-030405-fifoo")
-    (root / "20260102-030405-empty").mkdir()
-    (root / "venv").mkdir()
-    for path in (root, *root.iterdir()):
-        os.utime(path, (1, 1), follow_symlinks=False)
-    before = {**modes(root), "": root.stat().st_mode}
-    seen = scan(root)
-    assert removal.remove_left_behind(root) == []
-    assert seen.runs == ()
-    assert sorted(t.path.name[-5:] for t in seen.troubles) == ["empty", "fifoo", "files", "linkk"]
-    assert {**modes(root), "": root.stat().st_mode} == before
-    make(root)
-    assert stat.S_IMODE((root / RUN_ID).stat().st_mode) == 0o700
-
-
-@pytest.mark.parametrize("mode", [0o775, 0o757, 0o1777])
-def test_a_folder_that_others_write_to_takes_no_runs(root: Path, mode: int) -> None:
-    """Nobody else may put anything in the place of what a run executes."""
-    root.mkdir(parents=True)
-    root.chmod(mode)
-    with pytest.raises(PermissionError, match="chmod go-w"):
-        make(root)
-    assert stat.S_IMODE(root.stat().st_mode) == mode
-
-
-@pytest.mark.parametrize("kind", ["link", "fifo", "folder", "huge", "foreign", "unreadable link"])
-def test_a_spec_that_is_no_plain_file_of_ours_is_not_read(
-    root: Path, run: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A link, pipe, folder, huge file or somebody else's file in the place of a spec is no spec."""
-    place, real = run / "spec.json", tmp_path / "spec.json"
-    place.rename(real)
-    if kind == "link":
-        place.symlink_to(real)
-    elif kind == "unreadable link":
-        place.symlink_to(place)
-    elif kind == "fifo":
-        os.mkfifo(place)
-    elif kind == "folder":
-        place.mkdir()
-    elif kind == "huge":
-        place.write_bytes(real.read_bytes() + b" " * folder.RECORD_LIMIT)
-    else:
-        real.rename(place)
-        monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
-        monkeypatch.setattr(scanning, "own_root", lambda _: None)
-    seen = scan(root)
-    assert all("spec" in found.problem for found in seen.runs)
-    assert [found.spec["name"] for found in seen.runs] == ([] if kind == "foreign" else ["?"])
-    assert len(seen.troubles) == 1
-
-
-def test_drafts_of_killed_processes_are_cleared_away_when_they_are_old(root: Path) -> None:
-    """A half-made or half-removed run is never read; it goes once nobody can still be at it."""
-    make(root)
-    old, young = root / ".new-20260102-030405-olddd", root / ".gone-20260102-030405-young-01234567"
-    for path in (old, young):
-        path.mkdir()
-        (path / "spec.json").write_text("{")
-    past = time.time() - 2 * removal.ABANDONED_S
-    os.utime(old, (past, past))
-    seen = scan(root)
-    assert removal.remove_left_behind(root) == []
-    assert [found.run_id for found in seen.runs] == [RUN_ID]
-    assert seen.troubles == ()
-    assert (old.exists(), young.exists()) == (False, True)
-
-
-def test_a_scan_tells_what_it_cannot_move(
-    root: Path, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a read-only disk trouble is reported with what stays in place, and nothing is raised."""
-    (root / "stray").write_text("")
-    (run / "summary.json").write_text("")
-
-    def read_only(*_: Any, **__: Any) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(os, "rename", read_only)
-    monkeypatch.setattr(Path, "rename", read_only)
-    seen = scan(root)
-    assert [found.run_id for found in seen.runs] == [RUN_ID]
-    (trouble,) = seen.troubles
-    assert trouble.path == run / "summary.json"
-    assert "left where it is" in str(trouble)
-
-
-# -- whose it is ----------------------------------------------------------------------------------
-
-
-def machine(**differs: str) -> Machine:
-    """Return a machine, or one that differs in what is given."""
-    facts = {"mark": "a" * 32, "host": "node7", "boot_id": "boot-1", "pids": "pid:[1]"}
-    return Machine(**{**facts, **differs})
-
-
-@pytest.mark.parametrize(
-    ("now", "is_owned"),
-    [
-        (machine(), True),
-        (machine(boot_id="boot-2", pids="pid:[2]", host="renamed"), True),  # a reboot
-        (machine(mark="b" * 32), True),  # its state directory was lost, in the same boot
-        (machine(mark="b" * 32, boot_id="boot-2"), False),
-        (machine(mark="b" * 32, pids="pid:[2]"), False),  # a container beside it
-        (machine(mark="b" * 32, boot_id="boot-2", host="node8"), False),
-    ],
-)
-def test_a_run_belongs_to_the_machine_whose_mark_it_has(now: Machine, is_owned: bool) -> None:
-    """A reboot and a new name change no owner; another machine's boot, kernel or image does."""
-    assert now.owns(machine().to_json()) is is_owned
-    assert now.owns(None)  # written before runs had a mark
-
-
-def test_the_mark_of_a_machine_stays_in_its_state_directory(tmp_path: Path) -> None:
-    """Asked again, a machine has the same mark; another state directory is another machine's."""
-    here, there = tmp_path / "a", tmp_path / "b"
-    here.mkdir()
-    there.mkdir()
-    mark = this_machine(here).mark
-    assert this_machine(here).mark == mark != this_machine(there).mark
-    (here / "machine").write_text("torn")
-    assert this_machine(here).mark == this_machine(here).mark != mark
-
-
-@pytest.mark.parametrize("damage", ["none", "summary", "spec", "both"])
-def test_nothing_of_another_machines_run_is_changed(root: Path, damage: str) -> None:
-    """Its directory is read, shown as another machine's and left byte for byte, torn or not."""
-    told = {"machine": machine(mark="b" * 32, boot_id="other").to_json()}
-    run = directory.create(root, RUN_ID, {**spec(), **told}, {}, {**summary(), **told})
-    directory.create_attempt(run, 1, {"run_id": RUN_ID, **told})
-    for name in ("summary", "spec"):
-        if damage in (name, "both"):
-            (run / f"{name}.json").write_text("{")
-    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    (found,) = scanning.Scanner(root, machine()).scan().runs
-    assert not found.here
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-
-
-def test_a_run_without_anything_to_start_it_with_does_not_begin_again(root: Path) -> None:
-    """One whose summary is torn after its end stays ended, also if no attempt of it ever ran."""
-    run = make(root)
-    directory.forget_environment(run)
-    (run / "summary.json").write_text("{")
-    (found,) = scan(root).runs
-    assert (found.summary["status"], found.summary["end"]) == ("ended", "lost")
-
-
 # -- the end ---------------------------------------------------------------------------------------
 
 
@@ -811,12 +445,12 @@ def test_a_summary_is_readable_whatever_a_run_tells(
     error: dict[str, Any] = {"ename": "E", "evalue": "no", "traceback": ["line"]}
     if words in error:
         error[words] = much if words == "evalue" else [much[:99_999]] * 90
-    events: list[dict[str, Any]] = [{"event": "error", **error}]
-    events += [
+    lines: list[dict[str, Any]] = [{"event": "error", **error}]
+    lines += [
         {"event": "warning", "text": much[:99_999]} for _ in range(90 * (words == "warnings"))
     ]
-    (attempt / "display.jsonl").write_text("\n".join(map(json.dumps, events)))
-    told = directory.told_by_run(attempt)
+    (attempt / "display.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    told = events.told_by_run(attempt)
     assert len(json.dumps(told)) < 4 << 20
     ended = summary(status="ended", end="failed", **told)
     reason = much if words == "reason" else ""
