@@ -176,6 +176,17 @@ def test_the_direction_is_what_the_documentation_says(
     assert may_import(importer, imported, lazy=False) is allowed
 
 
+@pytest.mark.parametrize("folder", sorted({part_of(m) for m in MODULES if "." in m}))
+def test_the_folder_table_names_every_file(folder: str) -> None:
+    """The table in the documentation names each module in the rows of its folder."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("What is in them:")[2].partition("Imports run one way:")[0]
+    rows = table.partition(f"| `{folder}/` |")[2].partition("/` |")[0]
+    own = {m for m in MODULES if part_of(m) == folder and m not in {folder, *ALONE}}
+    stems = {m.rpartition(".")[2] for m in own if not m.startswith("gate.nvml_")}
+    assert {stem for stem in stems if f"`{stem}`" not in rows} == set()
+
+
 @pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) == "core"])
 def test_core_only_computes(module: str) -> None:
     """Core neither imports what acts on the world nor awaits, opens or prints."""
