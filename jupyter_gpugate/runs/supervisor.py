@@ -54,6 +54,7 @@ READING_S = 5.0
 SHARE = 0.02  # of the time that glances, and again readings, may cost at most
 PATIENCE_S = 1.0  # for one reading of the whole tree
 GROWN_BYTES = 4 << 20  # growth that calls for a reading, or 3 % where that is more
+EXPLAIN_S = 2.0  # for a growth of shared memory to be somebody's
 MOST_ENTRIES = 20_000  # of file systems in memory, in one look
 LINGER_S = 0.5
 IDLE_S = 300.0  # what has worked less than `WORK_S` for so long is not waited for
@@ -683,7 +684,8 @@ class MemoryFiles:
         self._began_at = self._looked_at = began_at - 0.1  # wall clock; the stamps are coarse
         self._pids: set[int] = set()  # whoever was in the tree
         self._shared = shared_memory()
-        self._written = 0
+        self._written = self._known = 0  # at the beginning of a window, as is `_shared`
+        self._open_since = 0.0
 
     def have_moved(self) -> bool:
         """Whether the machine's shared memory has changed notably since the last look."""
@@ -700,32 +702,54 @@ class MemoryFiles:
         ``pids`` is the whole tree, ``sharing`` whoever of it has shared memory mapped.
         """
         self._pids.update(pids)
+        now, written = time.time() - 0.1, written_bytes(pids)
         if not self._paths and not self.have_moved():
+            self._written, self._looked_at = written, now
             return self._segments()
         if not self._devices:
             self._mounts, self._devices = memory_mounts(), memory_devices()
-        now, shared, written = time.time() - 0.1, shared_memory(), written_bytes(pids)
+        shared = shared_memory()
         opened = {**self._mapped_by(sharing), **self._opened_by(pids[1:])}
-        new = {
-            inode: path
-            for inode, path in opened.items()
-            if inode not in self._paths and inode not in self._strangers
-        }
         has_grown = min(written - self._written, shared - self._shared) > GROWN_BYTES
+        new, closed = self._unknown(set(pids), opened, has_grown=has_grown)
+        self._measure(new, opened)
+        # What has gone into the files that are known to be the run's proves nothing of others.
+        least = written - self._written - max(0, self._total() - self._known)
+        if sum(map(size_of, closed.values())) <= least + (least >> 4):
+            self._measure(closed, opened)
+        self._close_window(now, shared, written)
+        return self._total() + self._segments()
+
+    def _unknown(
+        self, pids: set[int], opened: dict[Inode, str], *, has_grown: bool
+    ) -> tuple[dict[Inode, str], dict[Inode, str]]:
+        """Files that nobody else has: of the tree, open now, and those that have appeared."""
+        known = self._paths.keys() | self._strangers
+        new = {inode: path for inode, path in opened.items() if inode not in known}
         closed = self._appeared(opened) if has_grown else {}
         if sum(map(size_of, (*new.values(), *closed.values()))) > GROWN_BYTES:
-            elsewhere = self._opened_elsewhere(set(pids), new.keys() | closed.keys())
+            elsewhere = self._opened_elsewhere(pids, new.keys() | closed.keys())
             self._strangers |= new.keys() & elsewhere
             closed = {inode: path for inode, path in closed.items() if inode not in elsewhere}
             new = {inode: path for inode, path in new.items() if inode not in elsewhere}
-        before = sum(self.sizes.values())
-        self._measure(new, opened)
-        # What has gone into the files that are known to be the run's proves nothing of others.
-        least = written - self._written - max(0, sum(self.sizes.values()) - before)
-        if sum(map(size_of, closed.values())) <= least + (least >> 4):
-            self._measure(closed, opened)
-        self._shared, self._written, self._looked_at = shared, written, now
-        return sum(self.sizes.values()) + self._segments()
+        return new, closed
+
+    def _total(self) -> int:
+        return sum(self.sizes.values())
+
+    def _close_window(self, now: float, shared: int, written: int) -> None:
+        """Begin to look anew, unless shared memory has grown for reasons that may show yet.
+
+        Whoever has written may be younger than the list of the tree, or not waited for.
+        """
+        unexplained = shared - self._shared - (self._total() - self._known)
+        if unexplained > GROWN_BYTES:
+            self._open_since = self._open_since or awake_time()
+            if awake_time() - self._open_since < EXPLAIN_S:
+                return
+        self._open_since = 0.0
+        self._known, self._shared, self._written = self._total(), shared, written
+        self._looked_at = now
 
     def _measure(self, new: dict[Inode, str], opened: dict[Inode, str]) -> None:
         """Take files in, and forget those that are gone."""
@@ -941,8 +965,8 @@ class RamMeter:
         self._ended[pid] = largest.held + unseen
         together = sum(self._rows.values()) + sum(self._ended.values())
         # Mark and reading count what was mapped of files in memory, which may be known by now.
-        beside = max(0, self._beside_processes - unseen - largest.shmem)
-        self.peak = max(self.peak or 0, together + beside)
+        files = max(0, self._beside_processes - unseen - largest.shmem)
+        self.peak = max(self.peak or 0, together + files)
 
     def _read_beside(self, pids: list[int], found: dict[int, Reading], most: int) -> int:
         """What the tree holds in no process's pages: files in memory, and surplus huge pages.

@@ -139,6 +139,29 @@ def test_what_a_run_writes_to_its_own_files_proves_nothing_of_others(
     assert 150 * MB <= held < 160 * MB
 
 
+def test_a_writer_that_was_not_in_the_list_yet_is_found_at_the_next_look(in_memory: Path) -> None:
+    """The list of the tree is older than a short-lived writer: its bytes show later."""
+    code = (
+        "import subprocess\ninput()\n"
+        f"subprocess.run(['dd', 'if=/dev/zero', 'of={in_memory}', 'bs=1M', 'count=150'])\n"
+        "print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdin
+        assert program.stdout
+        files = sv.MemoryFiles(time.time())
+        files.look([0, program.pid])
+        program.stdin.write(b"\n")
+        program.stdin.flush()
+        program.stdout.readline()
+        assert files.look([0]) == 0
+        held = files.look([0, program.pid])
+        program.kill()
+    assert 150 * MB <= held < 160 * MB
+
+
 def test_what_was_written_through_a_mapping_stays_when_that_is_gone(
     make: Make, in_memory: Path, tmp_path: Path
 ) -> None:
