@@ -68,6 +68,7 @@ class Replay:
         self._read_to = self._seen = self._next = 0
         self._of_display: dict[tuple[object, object], list[_Slot]] = {}
         self._clearing: set[object] = set()  # what is cleared as soon as anything comes
+        self._cleared_at = 0  # where in the output on the card the last clear of it stands
         self._has_missed = False
         self._until: Optional[int] = None  # where the output on the card ends
         self._text_from = 0
@@ -157,6 +158,8 @@ class Replay:
         elif kind == "display" and event.get("clear"):
             if self._until is not None:
                 self._end_text(at)
+            elif isinstance(at, int):
+                self._cleared_at = at
             target = None if event.get("alone") else worker
             self._clearing.add(target)
             if not event.get("wait"):
@@ -214,6 +217,10 @@ class Replay:
         if self._until is None:
             part = read_part(self._path / "output.log", 0, at, _TEXT_MOST)
             self._until = at if card.output(part.text) else 0
+            if card.output(
+                read_part(self._path / "output.log", self._cleared_at, at, _TEXT_MOST).text
+            ):
+                self._clearing.discard(None)  # the text on the card came after the clear
         else:
             part = read_part(self._path / "output.log", self._text_from, at, _TEXT_MOST)
             self._put_text(self._said(part), grows=False)

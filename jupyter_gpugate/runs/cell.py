@@ -1032,7 +1032,8 @@ class Outline:
             for part in self.parts:
                 if self._makes(part, one):
                     chosen.add(part)
-                    todo += part.now | part.later
+                    # What it binds by `global` has its first value before it is called.
+                    todo += part.now | part.later | part.makes
         if seen & _READS_ANY_NAME:
             return set(self.parts), seen
         return chosen, seen
@@ -1403,6 +1404,8 @@ def text_of(widget: Any) -> str:
     if hasattr(widget, "children"):
         parts = filter(None, map(text_of, widget.children))
         return (" " if "HBox" in kinds else "\n").join(parts)
+    if "Output" in kinds:
+        return "".join(map(_text_of_output, widget.outputs)).rstrip("\n")
     value = getattr(widget, "value", None)
     if kinds & {"FloatProgress", "IntProgress"}:
         is_narrow = getattr(layout, "width", None) == "20px"  # as where no end is known
@@ -1413,6 +1416,11 @@ def text_of(widget: Any) -> str:
         value = None
     words = (getattr(widget, "description", None), value)
     return " ".join(str(word) for word in words if word not in (None, ""))
+
+
+def _text_of_output(output: Mapping[str, Any]) -> str:
+    """Write what was put into an `Output` widget by hand, not by a `with` block."""
+    return str(output.get("text") or f"{(output.get('data') or {}).get('text/plain', '')}\n")
 
 
 def _bar(widget: Any, width: int) -> str:
@@ -1465,6 +1473,11 @@ def without_windows(_shell: object, gui: Optional[str] = None) -> None:
         )
 
 
+def end_cell(_shell: object) -> NoReturn:
+    """End the cell, as `exit()` and `quit()` ask the shell to."""
+    raise SystemExit
+
+
 def ipython_shell(module: types.ModuleType, events: Events) -> Any:
     """Return a shell of this process's IPython that shows things as events."""
     from IPython.core.displayhook import DisplayHook
@@ -1510,6 +1523,7 @@ def ipython_shell(module: types.ModuleType, events: Events) -> Any:
             pass  # sys.path is the kernel's, to the letter
 
         enable_gui = without_windows
+        ask_exit = end_cell
 
         def run(self, codes: Sequence[types.CodeType], namespace: dict[str, Any]) -> Any:
             with self.builtin_trap, self.display_trap:
@@ -1986,6 +2000,8 @@ class Definitions:
         self._asked: set[str] = set()
         # Made, but not asked for: what their functions read may not be there yet.
         self._aside: dict[str, Any] = {}
+        # The names that every cell has; one that the cell binds itself is its own from there on.
+        self._given = attempt.own_names(_NoEpisodes(attempt))
         self._lock = threading.RLock()
 
     def __call__(self, name: str) -> object:
@@ -2009,6 +2025,8 @@ class Definitions:
             self._inputs.discard(given)
             namespace[given] = load_input(self._attempt.run / "inputs", given)
         is_whole = bool(names & _READS_ANY_NAME)
+        for given in self._given if is_whole else self._given.keys() & names:
+            namespace.setdefault(given, self._given[given])
         self._say_what_is_repeated(self._executed(chosen - self._done, namespace, is_whole))
         if not is_whole:
             unasked = (outline.defined - self._asked) & namespace.keys()
@@ -2109,11 +2127,10 @@ def define_in_child(target: dict[str, Any]) -> None:
     speak_utf8()
     be_without_keyboard()
     builtins.__dict__.setdefault("display", lambda *_, **__: None)
-    own = attempt.own_names(_NoEpisodes(attempt))
     # A child of this child comes here too, by the name of this file.
     kept = {"__name__": "__mp_main__", "__file__": str(here), "__builtins__": builtins}
     target.clear()
-    target.update(kept, **own, __getattr__=Definitions(attempt))
+    target.update(kept, __getattr__=Definitions(attempt))
 
 
 def main(argv: Sequence[str]) -> NoReturn:

@@ -167,10 +167,15 @@ def test_a_cell_without_await_may_start_its_own_event_loop(cell: CellRun) -> Non
 
 @pytest.mark.parametrize(
     ("leave", "code"),
-    [("sys.exit()", 0), ("sys.exit(0)", 0), ("sys.exit(3)", 3), ("sys.exit('no')", 1)],
+    [
+        *(("sys.exit()", 0), ("sys.exit(0)", 0), ("sys.exit(3)", 3), ("sys.exit('no')", 1)),
+        *(("exit()", 0), ("quit()", 0)),
+    ],
 )
 def test_the_cells_own_exit_code_stands(cell: CellRun, leave: str, code: int) -> None:
-    """``sys.exit`` ends a cell with its code; code 0 is a proper end, with outputs."""
+    """``sys.exit`` ends a cell with its code, as do ``exit`` and ``quit``; code 0 is a proper end,
+    with outputs.
+    """
     cell.source = f"import sys\nx = 1\n{leave}"
     ended = cell.run(outputs=["x"])
     assert ended.code == code

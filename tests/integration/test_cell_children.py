@@ -244,3 +244,86 @@ def test_a_pool_that_loses_processes_now_and_then_goes_on(cell: CellRun) -> None
         """
     ended = cell.run()
     assert ended.code == 0, ended.stderr
+
+
+#: What an initializer keeps by `global`, with and without a first value, also by a helper.
+KEPT_BY_GLOBAL = {
+    "a first value": ("model = None", "model = float(size)"),
+    "no first value": ("", "model = float(size)"),
+    "a value that is read": ("model = 1.0", "model = model * size"),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("first", "kept"), KEPT_BY_GLOBAL.values(), ids=KEPT_BY_GLOBAL)
+def test_what_an_initializer_keeps_is_there_for_the_functions_after_it(
+    cell: CellRun, method: str, first: str, kept: str
+) -> None:
+    """No later name takes back what a function of the cell has bound by `global`."""
+    cell.source = f"""
+        import multiprocessing
+        {first}
+
+        def keep(size):
+            global model
+            {kept}
+
+        def start(size):
+            keep(size)
+
+        def scaled(x):
+            return model * x
+
+        context = multiprocessing.get_context({method!r})
+        with context.Pool(1, initializer=keep, initargs=(2,)) as pool:
+            first = pool.map(scaled, range(3))
+        with context.Pool(1, initializer=start, initargs=(3,)) as pool:
+            second = pool.map(scaled, range(3))
+        first, second
+        """
+    ended = cell.run()
+    assert ended.code == 0, ended.stderr
+    assert ended.plain == ["([0.0, 2.0, 4.0], [0.0, 3.0, 6.0])"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_name_that_every_cell_has_may_be_the_cells_own(cell: CellRun, method: str) -> None:
+    """A started process sees `worker`, `params` and the others as the cell has bound them."""
+    cell.source = f"""
+        import multiprocessing
+        other, workers = 1, 40
+        params = {{**params, "more": 2}}
+
+        def worker(x):
+            return x + workers + params["more"]
+
+        def asks_by_name(x):
+            return globals()["worker"](x)
+
+        with multiprocessing.get_context({method!r}).Pool(1) as pool:
+            found = pool.map(worker, range(2)), pool.map(asks_by_name, range(2))
+        found
+        """
+    ended = cell.run()
+    assert ended.code == 0, ended.stderr
+    assert ended.plain == ["([42, 43], [42, 43])"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_names_that_every_cell_has_are_there_in_its_processes(
+    cell: CellRun, method: str
+) -> None:
+    """A function that a started process executes reads `worker`, `workers` and `params`."""
+    cell.source = f"""
+        import multiprocessing
+
+        def told(x):
+            return worker, workers, dict(params)
+
+        with multiprocessing.get_context({method!r}).Pool(1) as pool:
+            found = pool.map(told, range(1))
+        found
+        """
+    ended = cell.run()
+    assert ended.code == 0, ended.stderr
+    assert ended.plain == ["[(0, 1, {})]"]

@@ -130,6 +130,26 @@ def test_a_clear_that_waits_is_done_by_a_print_too(run: Run) -> None:
     assert run.page() == ["new"]
 
 
+@pytest.mark.parametrize("wait", [False, True])
+@pytest.mark.parametrize("look", [lambda run: run.page(), lambda _run: None])
+def test_text_between_a_clear_and_the_first_display_stays(
+    run: Run, look: Callable[[Run], Any], *, wait: bool
+) -> None:
+    """A clear takes off what came before it, and nothing that was printed after it."""
+    steps: list[Callable[[], None]] = [
+        lambda: run.prints("old\n"),
+        lambda: run.displays(clear=True, wait=wait),
+        lambda: run.prints(f"{CLEAR}new\n"),
+        lambda: run.displays("figure"),
+        lambda: run.prints("last\n"),
+    ]
+    for step in steps:
+        step()
+        look(run)
+    assert run.page() == ["figure", "last"]
+    assert run.card() == f"old\n{CLEAR}new\n"
+
+
 def test_updates_change_their_display_where_it_stands(run: Run) -> None:
     """A display is renewed in its place, wherever it is shown; one that was cleared is gone."""
     run.displays("bar 0", "bar")
