@@ -25,9 +25,9 @@ CANCELLED: Final = 130
 
 _EXIT_CODES: Final = """\
 exit codes of `run`: that of the command itself (128 + N for signal N); 1 when the run failed in any
-other way; 2 for a mistake in the command line; 69 when no gate can be had; 75 when the run goes on
-without this terminal, as it does after SIGTERM, SIGHUP, or a single interrupt at a terminal; 130
-when it was cancelled."""
+other way; 2 for a mistake in the command line; 69 when no gate is available; 75 when the run
+continues without this terminal, as it does after SIGTERM, SIGHUP, or a single interrupt at a
+terminal; 130 when it was cancelled."""
 
 
 _RUN_HELP: Final = "run a command once its memory is free, and wait for its end"

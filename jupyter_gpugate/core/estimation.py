@@ -239,14 +239,18 @@ class _Known:
 
     def _why_unknown(self) -> str:
         if not self.elsewhere_bytes:
-            return "nothing is known of this source yet"
+            return "this version has not been measured yet"
         rise = in_mb(self.elsewhere_bytes)
         return f"it holds next to nothing itself, and {rise} rose and fell elsewhere with it"
 
     def _view(self, asked: Setting) -> _View:
         here = _circumstances(asked, self.ignored)
         ignored = [name for name, _ in asked.parameters if name in self.ignored]
-        note = f"ignored, as peaks within 5 % show: {', '.join(ignored)}" if ignored else ""
+        note = (
+            f"no effect on the memory needed (peaks within 5 %): {', '.join(ignored)}"
+            if ignored
+            else ""
+        )
         others = [
             (_difference(setting, here), counts_of(tracks, None))
             for setting, tracks in self.circumstances.items()

@@ -54,13 +54,11 @@ def _lock(state: GateState, reason: Reason) -> str:
 
 
 def _drain(_state: GateState, reason: Reason) -> str:
-    return f"no new runs of yours are started ({_who(reason)})"
+    return f"your gate starts no new runs ({_who(reason)})"
 
 
 def _exclusive(state: GateState, reason: Reason) -> str:
-    return (
-        f"{_where(state, reason)} is kept to one of your runs at a time: waits for {_who(reason)}"
-    )
+    return f"{_where(state, reason)} is in exclusive use: waits for {_who(reason)}"
 
 
 def _limits(state: GateState, reason: Reason) -> str:
@@ -151,7 +149,7 @@ def _others(state: GateState, resource: str) -> str:
     named += [f"pid {p.pid} {megabytes(p.held_bytes or 0)}" for p in known[:_NAMED]]
     rest = shares.external_bytes - sum(p.held_bytes or 0 for p in known[:_NAMED])
     if rest >= MB:
-        named.append(f"{'others' if named else 'processes without a name'} {megabytes(rest)}")
+        named.append(f"{'others' if named else 'unnamed processes'} {megabytes(rest)}")
     return ", ".join(named) or "nobody"
 
 

@@ -151,7 +151,7 @@ def growth_words(
 def _words(one: Rise, name: Callable[[Rise], str]) -> str:
     if one.who.kind == "process":
         return name(one)
-    return f"{one.who.kind} {one.who.name}" if one.who.kind else "processes without a name"
+    return f"{one.who.kind} {one.who.name}" if one.who.kind else "unnamed processes"
 
 
 def _sum(grown: Iterable[Rise]) -> int:

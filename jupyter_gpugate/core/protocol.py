@@ -209,7 +209,7 @@ def _of_scalar(kind: Any) -> Reader:
     def read(data: Any, field: str) -> Any:
         number = isinstance(data, (int, float)) and not isinstance(data, bool)
         if number and not -LARGEST <= data <= LARGEST:  # nor is "not a number"
-            raise ProtocolError(field, "is no number of bytes, seconds or things")
+            raise ProtocolError(field, "is not a number of bytes, seconds or items")
         if kind is float and number:
             return float(data)
         if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):

@@ -256,9 +256,9 @@ def _cap(run: Json) -> str:
     if not sizes:
         return ""
     effect = {
-        "enforced": "enforced: beyond it the run fails itself, nobody else",
-        "advised": "advised: its framework was told, nothing holds it back",
-    }.get(enforcement, "not enforced: the run is watched, nothing holds it back")
+        "enforced": "enforced: exceeding it fails only this run",
+        "advised": "advised: passed to the framework, not enforced",
+    }.get(enforcement, "not enforced")
     return f"{sizes}, {effect}"
 
 

@@ -53,8 +53,8 @@ def locked(answer: Json) -> str:
         f"{_locked(answer, 'locked')} is closed to your runs for "
         f"{words.span(answer.get('for_s') or 0)}, or until this kernel ends: none starts there; "
         "programs of others are not kept away; %gpu_release opens it"
-        + "".join(f"; {other} is open again" for other in answer.get("opened") or ())
-        + (f". Still at work there: {', '.join(names)}" if names else "")
+        + "".join(f"; {other} is unlocked" for other in answer.get("opened") or ())
+        + (f". Still running there: {', '.join(names)}" if names else "")
     )
 
 
@@ -62,7 +62,7 @@ def unlocked(answer: Json) -> str:
     """Say in one sentence what a release came to."""
     what = _locked(answer, "unlocked")
     if answer.get("was_locked", True):
-        return f"{what} is not locked any more"
+        return f"{what} is no longer locked"
     return f"{what} was not locked"
 
 
@@ -84,7 +84,7 @@ def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
     yield "memory", [columns, *_memory(snapshot)]
     running = snapshot.get("running") or ()
     if running:
-        head = ["run", "name", "owner", "where it stands", "holds of its charge", "episodes"]
+        head = ["run", "name", "owner", "state", "used of charge", "episodes"]
         yield "running", [head, *(_running(row, devices) for row in running)]
     queued = snapshot.get("queued") or ()
     if queued:
@@ -92,14 +92,14 @@ def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
         yield "waiting", [head, *(_queued(row) for row in queued)]
     others = snapshot.get("other_machines") or ()
     if others:
-        head = ["run", "name", "machine", "where it stood when it was looked at"]
+        head = ["run", "name", "machine", "state when last read"]
         names = ("run_id", "name", "machine", "status")
         yield "on other machines", [head, *([str(r.get(n)) for n in names] for r in others)]
     if not running and not queued:
         yield "no run is live and none is waiting", []
     lingering = [row for row in snapshot.get("lingering") or () if row.get("held_bytes")]
     if lingering:
-        head = ["run", "not given back yet"]
+        head = ["run", "memory still being released"]
         yield "runs that have ended", [head, *(_lingering(row, devices) for row in lingering)]
     external = [row for row in snapshot.get("external") or () if row.get("held_bytes")]
     if external:
@@ -138,7 +138,7 @@ def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:
     if runs:
         yield "kept on the disk", [[line] for line in words.kept(runs)]
     if answer.get("reach") == "user":
-        yield "this gate starts your runs alone: those of other users are external to it", []
+        yield "this gate starts only your runs; runs of other users count as external", []
     if not answer.get("reach"):
         yield "no gate is running for this user; the first run starts one", []
 
@@ -218,7 +218,7 @@ def _queued(row: Json) -> list[str]:
         str(row.get("name", "")),
         str(row.get("owner", "")),
         words.span(row["waited_s"]) if row.get("waited_s") is not None else "",
-        words.why(reasons[0]) if reasons else "it is about to be looked at",
+        words.why(reasons[0]) if reasons else "not evaluated yet",
     ]
 
 
@@ -229,9 +229,9 @@ def _lingering(row: Json, devices: Sequence[Json]) -> list[str]:
 
 #: Rows that are no process's.
 _NOTES: Final = {
-    "unlisted": "memory that no process accounts for",
-    "shared_memory": "shared memory, and files in memory (/dev/shm, tmpfs)",
-    "huge_pages": "memory that is reserved for huge pages",
+    "unlisted": "system memory, or processes that are not visible here",
+    "shared_memory": "shared memory and files in memory (/dev/shm, tmpfs)",
+    "huge_pages": "memory reserved for huge pages",
 }
 
 
@@ -253,7 +253,7 @@ def _troubles(snapshot: Json) -> Iterator[str]:
         if snapshot.get(name):
             yield f"the {what} is in trouble: {snapshot[name]}"
     if snapshot.get("draining"):
-        yield f"no new runs of this gate are started: {snapshot['draining']}"
+        yield f"this gate starts no new runs: {snapshot['draining']}"
     yield from snapshot.get("ignored_settings") or ()
     for device in snapshot.get("devices") or ():
         if device.get("message"):
@@ -314,7 +314,7 @@ def _not_gated(accelerators: Sequence[Json]) -> str:
     names = [f"{a['path']} ({a['maker']})" if a["maker"] else a["path"] for a in accelerators]
     return (
         f"Not gated: {', '.join(names)}. The gate cannot measure their memory; "
-        "a run sees them as its notebook does, whoever else uses them."
+        "a run sees them as its notebook does, without knowing who else uses them."
     )
 
 

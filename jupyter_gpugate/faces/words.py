@@ -22,7 +22,7 @@ _ENDS: Final = {
     "completed": "completed",
     "failed": "failed",
     "cancelled": "cancelled",
-    "expired": "expired: it did not start within its longest wait",
+    "expired": "expired: it did not start within --max-wait",
     "rejected": "rejected",
     "oom": "out of memory",
     "lost": "lost: its supervisor went away without an end on record",
@@ -30,14 +30,14 @@ _ENDS: Final = {
 _EVIDENCE: Final = {
     "own_cap": "it reached its own cap",
     "device_full": "the GPU was full",
-    "host_oom_killer": "the kernel ended it for want of RAM",
-    "memory_error": "it was refused RAM",
+    "host_oom_killer": "the kernel killed it because RAM ran out",
+    "memory_error": "an allocation of RAM failed",
     "shm_full": "shared memory was full",
 }
 _BASES: Final = {
     "calibrated": "by what earlier runs needed",
     "hint": "by your hint",
-    "watch": "provisionally: nothing is known yet, so it is watched until it settles",
+    "watch": "first run of this code: a generous reservation until it has been measured",
     "declared": "by the administrator's declared figures",
 }
 

@@ -38,7 +38,7 @@ def take(digest: str) -> socket.socket | None:
             raise
         if _is_strangers(digest):
             return None
-        raise FileExistsError(errno.EEXIST, "another process has this name", digest) from None
+        raise FileExistsError(errno.EEXIST, "another process uses this name", digest) from None
     return listener
 
 

@@ -94,7 +94,7 @@ def lock_directory() -> Path:
     nobody else has taken.  Raises `PermissionError` where none is left.
     """
     own = f"gpugate-{os.geteuid()}"
-    fault: OSError = PermissionError(errno.EACCES, "no directory for the lock of the gate")
+    fault: OSError = PermissionError(errno.EACCES, "no directory can hold the lock of the gate")
     for directory in (*_in_home(), *(place / own for place in (FALLBACK, *SPARE))):
         try:
             if network_file_system(directory) is None:
@@ -156,7 +156,7 @@ def check_own(directory: Path, setting: str, *, closed: bool = False) -> None:
     others = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid != found.st_uid else 0)
     problem = ""
     if not stat.S_ISDIR(found.st_mode):
-        problem = "is no directory"
+        problem = "is not a directory"
     elif found.st_uid != uid:
         problem = f"belongs to user {found.st_uid}, not to {uid}"
     elif named.st_uid not in {uid, 0}:

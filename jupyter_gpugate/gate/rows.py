@@ -161,21 +161,21 @@ def _plain(data: str) -> Any:
         # Older versions wrote down values of parameters.
         return scrubbed(plain) if '"parameters":[[' in data else plain
     except (RecursionError, TypeError) as error:
-        raise ValueError(f"is no JSON of an event: {error}") from None
+        raise ValueError(f"is not the JSON of an event: {error}") from None
 
 
 def _figure(kind: type[T]) -> Callable[[str], T]:
     def read(text: str) -> T:
         number = kind(text)
         if not abs(number) <= MOST:
-            raise ValueError(f"{text[:40]} is more than anything that is counted here")
+            raise ValueError(f"{text[:40]} is too large")
         return number
 
     return read
 
 
 def _refused(text: str) -> None:
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a number")
 
 
 def on_this_boot(

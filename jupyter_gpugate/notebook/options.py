@@ -126,7 +126,7 @@ RUN_OPTIONS: Final = (
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help='a parameter, params["NAME"] in a cell; another value is another case to the estimate',
+        help='a parameter, params["NAME"] in a cell; each value has its own estimate',
     ),
     _option(
         "--set-free",

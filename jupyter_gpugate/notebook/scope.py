@@ -127,7 +127,7 @@ def _what_is_wrong(source: str, error: SyntaxError) -> str:
     lines = source.splitlines()
     line = lines[number - 1].strip() if number <= len(lines) else ""
     if re.match(r"%matplotlib\s+inline\b", line):
-        return f"line {number} `{line}`: leave it out, a run shows figures without it"
+        return f"line {number} `{line}`: remove it; a run shows figures without it"
     if _MAGIC_LINE.match(line):
         return (
             f"line {number} `{line}`: %, ! and ? lines belong to the notebook and do not work in "

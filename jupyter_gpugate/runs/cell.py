@@ -1132,7 +1132,7 @@ def be_without_keyboard() -> None:
         raise EOFError("runs have no keyboard: set the secret in the notebook's `os.environ`")
 
     def no_debugger(*_: object, **__: object) -> None:
-        raise RuntimeError("runs have no keyboard for a debugger: take `breakpoint()` out")
+        raise RuntimeError("runs have no keyboard for a debugger: remove `breakpoint()`")
 
     builtins.input = no_keyboard
     AfterImport({"getpass": lambda module: setattr(module, "getpass", no_password)})

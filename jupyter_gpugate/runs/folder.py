@@ -56,12 +56,12 @@ class Folder:
             file = os.open(name, _FILE, dir_fd=self._descriptor)
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENXIO):
-                raise Torn(f"{name} is no plain file") from None
+                raise Torn(f"{name} is not a regular file") from None
             raise
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
             os.close(file)
-            raise Torn(f"{name} is no plain file of this user")
+            raise Torn(f"{name} is not a regular file of this user")
         return file
 
     def read(self, name: str, limit: int = RECORD_LIMIT) -> bytes:
@@ -198,7 +198,7 @@ def decoded(data: bytes) -> Json:
     try:
         content = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Torn(f"is no JSON: {error}") from None
+        raise Torn(f"is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise Torn("is no JSON object")
+        raise Torn("is not a JSON object")
     return content

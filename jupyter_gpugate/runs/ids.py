@@ -23,5 +23,5 @@ def new_run_id() -> str:
 def checked(run_id: str) -> str:
     """Return an id as it is; raise `ValueError` for anything else."""
     if not RUN_ID.fullmatch(run_id):
-        raise ValueError(f"{run_id!r} is no run id")
+        raise ValueError(f"{run_id!r} is not a run id")
     return run_id

@@ -110,7 +110,7 @@ class Launcher:
                     await self._attempts.end(record, RunEnd.LOST, record.problem)
                 self._waited_for.watch(record)
             except Exception:  # noqa: BLE001 - whatever is wrong with one run
-                self._log.exception("%s cannot be taken up", record.run_id)
+                self._log.exception("%s cannot be adopted", record.run_id)
 
     async def _look_around(self) -> None:
         """Read the history, and from then on look what other machines do."""

@@ -104,7 +104,7 @@ class Presence:
                 pause = FIRST_PAUSE_S
             except Exception as error:  # noqa: BLE001 - without presence nothing starts any more
                 if not isinstance(error, GateAway):
-                    self._log.error("the gate's news cannot be used", exc_info=error)
+                    self._log.error("the gate's answer cannot be processed", exc_info=error)
                 registered = False
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, PRESENCE_S / 2)

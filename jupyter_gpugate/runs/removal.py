@@ -75,7 +75,7 @@ def remove_tree(path: Path | str, below: int | None = None) -> str:
                 stuck = stuck or {str(path): str(error.strerror)}
         if stuck:
             break
-    reason = next(iter(stuck.values()), "something writes to it")
+    reason = next(iter(stuck.values()), "a process is still writing to it")
     return f"{path}: {len(stuck) or 'some'} of its entries cannot be removed ({reason})"
 
 

@@ -50,7 +50,7 @@ def spec_of(
     cwd = body.get("cwd") or str(root)
     if not _is_folder(cwd):
         shown = cwd[:SHOWN_CHARS]
-        problem = f"cwd: {shown} is no directory"
+        problem = f"cwd: {shown} is not a directory"
         raise Refused(400, "bad_request", problem, field="cwd", value=shown)
     environ = environment_of(body)
     mask = mask_of(environ)

@@ -140,12 +140,12 @@ class Scanner:
 
     def _spec_of(self, spec: Json, run_id: str) -> Json:
         if spec.get("run_id") != run_id or not _is_time(spec.get("submitted")):
-            raise Torn("is of another run")
+            raise Torn("belongs to another run")
         if self._read_spec is not None:
             try:
                 self._read_spec(spec)
             except Exception as error:
-                raise Torn(f"cannot be understood: {in_words(error)}") from error
+                raise Torn(f"cannot be read: {in_words(error)}") from error
         return spec
 
     def _made_up_spec(self, path: Path, summary: Json | None, attempt: int) -> Json:
@@ -189,7 +189,7 @@ def _summary_of(summary: Json, run_id: str) -> Json:
         and not isinstance(attempt, bool)
     )
     if not right:
-        raise Torn("has not the form of a summary")
+        raise Torn("does not have the form of a summary")
     return summary
 
 

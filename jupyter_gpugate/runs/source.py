@@ -304,7 +304,7 @@ def _told_by(argv: Sequence[str]) -> bytes:
         finally:
             timer.cancel()
     if process.returncode != 0:
-        raise ValueError(f"{argv[0]} does not say where its modules are")
+        raise ValueError(f"{argv[0]} does not report where its modules are")
     return told
 
 
@@ -559,7 +559,7 @@ def _archive(file: str) -> Optional[Mapping[str, frozenset[str]]]:
 
 
 def _content(file: str, most: int = _MOST_READ) -> bytes:
-    """Return a file's content, nothing for what is no plain file or has more than ``most``."""
+    """Return a file's content, nothing for what is not a regular file or has more than ``most``."""
     try:
         with _opened(file) as stream:
             data = stream.read(most + 1)
@@ -589,7 +589,7 @@ def _opened(file: str) -> Any:
     stream = open(number, "rb")  # noqa: PTH123, SIM115 - a descriptor, closed by the caller
     if not stat.S_ISREG(os.fstat(number).st_mode):
         stream.close()
-        raise OSError(f"{file} is no plain file")
+        raise OSError(f"{file} is not a regular file")
     return stream
 
 
@@ -1048,7 +1048,7 @@ def _facts_from(data: Any) -> Optional[Facts]:
 
 
 def _stamp(file: str) -> Optional[list[int]]:
-    """Return what changes whenever a file does; None for what is no plain file."""
+    """Return what changes whenever a file does; None for what is not a regular file."""
     try:
         found = os.stat(file)  # noqa: PTH116 - once for each file of a source
     except NotADirectoryError:

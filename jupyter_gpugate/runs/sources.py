@@ -77,7 +77,7 @@ class SourceReader:
             async with self._turns.one(f"{interpreter}\0{whose}"):
                 answer = await self._asked(interpreter, question, environ)
         except TooManyWaiting:
-            problem = f"{MOST_WAITING} sources wait to be read, the most that do"
+            problem = f"{MOST_WAITING} sources are waiting to be read; try again later"
             raise Refused(429, "queue_full", problem, retry_after="5") from None
         self._known[key] = (answer, await asyncio.to_thread(_stamps, answer))
         while len(self._known) > REMEMBERED:
@@ -166,7 +166,7 @@ async def _heard(stream: asyncio.StreamReader, most: int) -> bytes:
     while piece := await stream.read(1 << 16):
         heard += len(piece)
         if heard > most:
-            raise NoSource("says more than a Python would")
+            raise NoSource("prints more than a Python interpreter would")
         pieces.append(piece)
     return b"".join(pieces)
 
@@ -181,7 +181,7 @@ def _answer(said: tuple[int, bytes, bytes]) -> dict[str, Any]:
         data = json.loads(out)
         from_json(Answer, data, "answer")
     except (ProtocolError, ValueError, RecursionError):
-        raise NoSource("does not answer as a Python does") from None
+        raise NoSource("does not answer like a Python interpreter") from None
     return dict(data)
 
 

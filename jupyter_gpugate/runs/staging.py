@@ -44,16 +44,18 @@ def _unstaged(name: str) -> str:
 def _take_over(staged: Path, place: Path, named: Sequence[str]) -> None:
     """Move a client's staged inputs to ``place``; raise `NotStaged` where they are not as told."""
     if not staged.is_absolute():
-        raise NotStaged(f"{staged} is no absolute path")
+        raise NotStaged(f"{staged} is not an absolute path")
     # The folder is moved away from where it is: never one that somebody keeps for himself.
     if staged.parts[-3:-1] != STAGING or staged.name == "..":
-        raise NotStaged(f"{staged} is not in a folder {'/'.join(STAGING)}: what is elsewhere stays")
+        raise NotStaged(
+            f"{staged} is not in a folder {'/'.join(STAGING)}: inputs elsewhere are not taken"
+        )
     try:
         with opened(staged) as folder:
             found = folder.names()
             for name in found:
                 if not _FILE.fullmatch(name):
-                    raise NotStaged(f"{name!r} is no name of an input's file")
+                    raise NotStaged(f"{name!r} is not the name of an input file")
                 os.close(folder.open_file(name))
             for name in named:
                 if f"{name}.pickle" not in found:

@@ -1876,7 +1876,7 @@ class Supervisor:
             os.unlink(place)
             start_beside(self.launch["gate"], wanted["environ"], wanted["cwd"], wanted["log"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            sys.stderr.write(f"the gate that the run wants cannot be started: {error!r}\n")
+            sys.stderr.write(f"the gate that the run needs cannot be started: {error!r}\n")
 
     def _read_output(self, worker: Worker) -> None:
         data, ended = pull(worker.output)
@@ -2182,8 +2182,8 @@ class Supervisor:
         if self.clients:
             names = listed(sorted(self.clients))
             self._warn(
-                f"{names} may have had work done outside of the run: what a daemon or another"
-                " machine does is not measured with the run, and not stopped with it"
+                f"{names} may have started work outside the run; work done by a daemon or another"
+                " machine is neither measured nor stopped with the run"
             )
         files = self.meter.files
         size = files.look([self.me.pid]) if files is not None and files.sizes else 0
@@ -2203,7 +2203,7 @@ class Supervisor:
         too_long = sum(worker.event_lines.dropped for worker in self.workers)
         if too_long:
             yield (
-                f"{too_long:,} displays or messages are not shown: each was larger than "
+                f"{too_long:,} displays or messages are not shown; each was larger than "
                 f"{EVENT_CAP >> 20} MB"
             )
 
@@ -2236,7 +2236,9 @@ class Supervisor:
             return None
         began_at = ended_at if stopping.began_at is None else stopping.began_at
         ms = round((awake_time() - began_at) * 1000)
-        outside = [f"perhaps what {name} started outside of the run" for name in self.clients]
+        outside = [
+            f"possibly processes that {name} started outside the run" for name in self.clients
+        ]
         survivors = [*left, *sorted(outside)]
         return {"means": " + ".join(stopping.means), "ms": ms, "survivors": survivors}
 

@@ -34,7 +34,7 @@ def device_named(gate: GateLoop, name: str, field: str, prefer: Collection[str] 
         problem = f"{field}: no device {name!r} here"
         raise Refused(400, "bad_request", problem, field=field, devices=list(inventory))
     named = ", ".join(f"{short(inventory, uuid)} ({name_of(inventory, uuid)})" for uuid in found)
-    problem = f"{field}: {name!r} may be any of {len(found)} devices: {named}; say which by UUID"
+    problem = f"{field}: {name!r} may be any of {len(found)} devices: {named}; name one by its UUID"
     raise Refused(400, "bad_request", problem, field=field, candidates=list(found))
 
 

@@ -135,9 +135,9 @@ class Doors:
         before, fault = self.path if self._is_here() else None, self._fault
         self._settle()
         if self.path is None and self._fault != fault:
-            self._log.warning("the gate has no socket now: %s", self._fault)
+            self._log.warning("the gate has no socket: %s", self._fault)
         if self.path is not None and self.path != before:
-            self._log.warning("the gate's socket was gone; listening on %s", self.path)
+            self._log.warning("the gate's socket was removed; listening on %s", self.path)
         return self.path != before
 
     def inside(self) -> IOStream:
@@ -250,9 +250,11 @@ def _listen(place: Path) -> socket.socket:
         place.parent.mkdir(mode=0o700, exist_ok=True)
         check_own(place.parent, f"the folder of the socket ({SOCKET_VARIABLE})", closed=True)
         if not stat.S_ISSOCK(place.lstat().st_mode):
-            raise FileExistsError(errno.EEXIST, "is no socket", str(place))
+            raise FileExistsError(errno.EEXIST, "is not a socket", str(place))
         if _is_answered(place):
-            raise OSError(errno.EADDRINUSE, "a gate of another home listens there", str(place))
+            raise OSError(
+                errno.EADDRINUSE, "the gate of another home directory listens there", str(place)
+            )
         place.unlink()
     except FileNotFoundError:
         if not place.parent.is_dir():

@@ -61,7 +61,7 @@ class GpuGate(ExtensionApp):
         config=True
     )
     watch_wait_s = Float(
-        300, help="Seconds after which an unmeasured run makes do with what fits."
+        300, help="Seconds after which the charge of an unmeasured run may shrink to what is free."
     ).tag(config=True)
     linger_s = Float(30, help="Seconds to wait for the memory of a gone run to be seen free.").tag(
         config=True

@@ -109,7 +109,7 @@ def _bytes(shown: dict[str, Any]) -> Iterator[Metric]:
     for field, name, words in (
         ("used_total", "used", "Memory in use"),
         ("attributed", "attributed", "Memory of runs and kernels"),
-        ("external", "external", "Memory in use that is nobody's here"),
+        ("external", "external", "Memory used outside gpugate"),
     ):
         family = GaugeMetricFamily(f"gpugate_{name}_bytes", words, labels=["resource"])
         for resource, row in shares.items():

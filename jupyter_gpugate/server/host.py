@@ -197,7 +197,7 @@ class Host:
         differences = self._claim.differences()
         if differences and not self._differed:
             self._differed = True
-            self.log.warning("the gate of %s has other settings: %s", self.owner, differences)
+            self.log.warning("the gate of %s runs with other settings: %s", self.owner, differences)
 
     def _addresses(self) -> list[str]:
         """Where a supervisor reaches this gate, and the one that comes after it."""
@@ -259,7 +259,7 @@ class Host:
                 doors.look()
                 self._claim.renew(doors.path)
             except OSError as error:
-                self.log.debug("the gate's records cannot be renewed: %s", error)
+                self.log.debug("the gate's records cannot be rewritten: %s", error)
 
     def _open_journal(self) -> Journal:
         journal = Journal.open(self.settings.state / "gate.sqlite", boot_id=boot_id())

@@ -24,8 +24,7 @@ JSON = "application/json"
 REFERENCE = "#/components/schemas/{model}"
 DESCRIPTION = (
     "Starts evaluations when the memory they need is measured to be free. Amounts are bytes, "
-    "durations seconds; what is absent or null is not known. Programs look over fields that they "
-    "do not know."
+    "durations seconds; what is absent or null is not known. Clients must ignore unknown fields."
 )
 
 

@@ -17,7 +17,7 @@ Phase = Literal["granted", "starting", "running", "stopping", "ending"]
 
 
 class _Answer(BaseModel):
-    # Programs are to look over fields that they do not know.
+    # Clients must ignore unknown fields.
     model_config = ConfigDict(extra="allow")
 
 
@@ -97,7 +97,7 @@ class RunAnswer(_Answer):
     exit_reason: str
     exit_code: int | None
     oom_resource: str | None = Field(description="vram, ram or shm, where memory ran out.")
-    oom_evidence: str | None = Field(description="What says so, such as own_cap or device_full.")
+    oom_evidence: str | None = Field(description="The evidence, such as own_cap or device_full.")
     attempt: int
     reasons: list[Reason]
     estimate: dict[str, Any] | None
@@ -119,7 +119,9 @@ class RunAnswer(_Answer):
     ended: float | None
     cancel_requested: bool
     detached: bool
-    visible: str = Field(description="The mask of its notebook and what it leaves; else empty.")
+    visible: str = Field(
+        description="The device mask of its notebook and the devices that remain; else empty."
+    )
     machine: str | None = Field(description="The other machine that it belongs to, if any.")
     episodes: Episodes
     waited_s: float | None = Field(default=None, description="While it is queued.")
@@ -158,14 +160,14 @@ class DeleteAnswer(_Answer):
     """The run is gone."""
 
     deleted: bool
-    left: str | None = Field(description="What of its files could not be removed, and why.")
+    left: str | None = Field(description="Files that could not be removed, and why.")
 
 
 class EpisodesAnswer(_Answer):
     """The finished episodes of each attempt."""
 
     episodes: list[dict[str, Any]]
-    episodes_left_out: int = Field(description="Earlier ones, where there are too many to list.")
+    episodes_left_out: int = Field(description="Number of earlier episodes that are not listed.")
 
 
 class StoryAnswer(_Answer):
@@ -313,11 +315,11 @@ class LockAnswer(_Answer):
     name: str
     closes: list[str] = Field(description="The resources where no run of this gate starts.")
     opened: list[str] = Field(description="What the lock replaced, in words.")
-    at_work: list[dict[str, str]] = Field(description="Runs that it finds there, and leaves alone.")
+    at_work: list[dict[str, str]] = Field(description="Runs that are active there; they go on.")
 
 
 class UnlockAnswer(_Answer):
-    """What is not locked any more."""
+    """What is no longer locked."""
 
     unlocked: str
     name: str
@@ -328,9 +330,10 @@ class DrainAnswer(_Answer):
     """Whether no new runs are taken."""
 
     draining: bool
-    stopped: list[str] | None = Field(default=None, description="With `stop_runs` alone.")
+    stopped: list[str] | None = Field(default=None, description="Only with `stop_runs`.")
     not_stopped: dict[str, str] | None = Field(
-        default=None, description="With `stop_runs` alone: the runs that could not be, and why."
+        default=None,
+        description="Only with `stop_runs`: the runs that could not be stopped, and why.",
     )
 
 

@@ -139,7 +139,7 @@ def test_garbage_from_the_driver_teaches_nothing(gpu_server: Served, gpus: Stand
     assert _origin(gpu_server, "noisy") == "hint"
 
     gpus.garbage("nvmlDeviceGetMemoryInfo*")
-    until(lambda: unmeasured(gpu_server, gpus.uuid(0), gpus.uuid(1)), "there is no number")
+    until(lambda: unmeasured(gpu_server, gpus.uuid(0), gpus.uuid(1)), "there is not a number")
     assert all(device["free_bytes"] is None for device in gpu_server.queue()["devices"])
     waits = gpu_server.submit("noisy", holding(2, seconds=SEEN_S), hints=hints)
     gpu_server.waiting(waits, "unmeasured")
@@ -536,7 +536,7 @@ def test_a_run_that_waits_too_long_expires(shared_server: Served) -> None:
     patient = shared_server.submit("patient", "pass")
     row = shared_server.ended(shared_server.submit("impatient", "pass", max_wait_s=0.5))
     assert (row["end"], row["attempt"]) == ("expired", 0)
-    assert row["exit_reason"] == "max_wait: no new runs of yours are started (a new disk)"
+    assert row["exit_reason"] == "max_wait: your gate starts no new runs (a new disk)"
     assert shared_server.run(patient)["status"] == "queued"
     shared_server.ask("DELETE", "/drain")
     assert shared_server.ended(patient)["end"] == "completed"

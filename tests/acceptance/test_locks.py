@@ -33,7 +33,7 @@ def test_a_lock_keeps_runs_out_until_it_is_released(notebook: UserNotebook, serv
     reason = server.waiting(run_id, "lock")["reasons"][0]
     assert "locked" in reason["message"]
     assert "the machine is locked by" in notebook.run("%gpu_queue").text
-    assert notebook.run("%gpu_release").text.strip() == "the machine is not locked any more"
+    assert notebook.run("%gpu_release").text.strip() == "the machine is no longer locked"
     assert server.ended(run_id)["end"] == "completed"
 
 
@@ -44,7 +44,7 @@ def test_a_terminal_gives_a_forgotten_lock_back(notebook: UserNotebook, server: 
     done = subprocess.run(
         command, env=server.places.environ(), capture_output=True, text=True, check=True
     )
-    assert done.stdout == "the machine is not locked any more\n"
+    assert done.stdout == "the machine is no longer locked\n"
     assert server.queue()["locks"] == []
 
 
@@ -156,9 +156,9 @@ def test_a_lock_says_which_runs_it_finds_at_work(tmp_path: Path, notebook: UserN
     until(lambda: "running" in notebook.run("%gpu_queue").text, "it runs")
     said = notebook.run("%gpu_lock").text
     assert "closed to your runs" in said
-    assert "Still at work there: " in said
+    assert "Still running there: " in said
     assert "(busy)" in said
     go_on.touch()
     until(lambda: "at work" not in notebook.run("%gpu_lock").text, "it has ended")
-    assert "is not locked any more" in notebook.run("%gpu_release").text
+    assert "is no longer locked" in notebook.run("%gpu_release").text
     assert "was not locked" in notebook.run("%gpu_release").text

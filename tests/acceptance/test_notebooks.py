@@ -185,7 +185,7 @@ def test_a_run_behind_a_lock_says_so_wherever_one_looks(executed: Executed) -> N
     assert re.search(rf"^  waits +{reason}", card, re.MULTILINE)
     assert f"\nbecause {reason}" in text(notebook, "explain")
     assert re.search(rf"^  1  {RUN_ID}  patient .* {reason}", text(notebook, "queue"), re.MULTILINE)
-    assert text(notebook, "release") == "the machine is not locked any more"
+    assert text(notebook, "release") == "the machine is no longer locked"
     ended = text(notebook, "patient-ends")
     assert ended.splitlines()[0].startswith("patient · completed · ")
     assert "    | at last" in ended.splitlines()
@@ -195,7 +195,7 @@ def test_a_run_behind_a_lock_says_so_wherever_one_looks(executed: Executed) -> N
 def test_waiting_ends_by_a_limit_or_by_a_change_of_mind(executed: Executed) -> None:
     """A run that did not start in time raises as expired; a cancelled one had not started."""
     expired = text(executed[WAITING], "expired")
-    last = "within its longest wait; its last reason to wait: "
+    last = "within --max-wait; its last reason to wait: "
     assert re.match(rf"impatient \({RUN_ID}\) expired: it did not start {last}", expired)
     cancelled = text(executed[WAITING], "cancel")
     assert re.fullmatch(rf"{RUN_ID} is cancelled: it had not started", cancelled)

@@ -140,7 +140,7 @@ def test_without_a_forecast_no_time_is_promised() -> None:
 
 
 def test_memory_is_shown_against_the_charge_per_resource() -> None:
-    """A live run shows, with a bar, what it holds of its charge; what was not read is not 0."""
+    """A live run shows, with a bar, what it used of charge; what was not read is not 0."""
     for shown in both(running()):
         assert "GPU 0 1,812 MB of 2,174 MB charged" in shown
         assert "GPU 0 (NVIDIA L4)" in shown
@@ -152,8 +152,8 @@ def test_memory_is_shown_against_the_charge_per_resource() -> None:
 @pytest.mark.parametrize(
     ("enforcement", "effect"),
     [
-        ("enforced", "enforced: beyond it the run fails itself"),
-        ("advised", "advised: its framework was told"),
+        ("enforced", "enforced: exceeding it fails only this run"),
+        ("advised", "advised: passed to the framework"),
         ("none", "not enforced"),
     ],
 )
@@ -172,7 +172,8 @@ def test_a_bar_is_as_long_as_the_share_of_the_charge(held: int, width: int) -> N
 
 def test_an_unmeasured_run_says_that_it_is_watched() -> None:
     """A run that was let in without a number says that its charge is provisional."""
-    assert "nothing is known yet, so it is watched" in card.text(running(basis={"GPU-1": "watch"}))
+    shown = card.text(running(basis={"GPU-1": "watch"}))
+    assert "a generous reservation until it has been measured" in shown
 
 
 def test_the_end_shows_its_reason_its_words_and_its_peaks() -> None:

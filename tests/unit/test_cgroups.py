@@ -292,11 +292,11 @@ def test_controller_enabled_later_counts(tmp_path: Path) -> None:
     [
         ("its usage cannot be read", {"a/memory.max": "4096\n"}, OSError),
         (
-            "its usage is no number",
+            "its usage is not a number",
             {"a/memory.max": "4096\n", "a/memory.current": "?\n"},
             ValueError,
         ),
-        ("its limit is no number", {"a/memory.max": "lots\n"}, ValueError),
+        ("its limit is not a number", {"a/memory.max": "lots\n"}, ValueError),
     ],
 )
 def test_limit_without_measure_is_an_error(

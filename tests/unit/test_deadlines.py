@@ -49,7 +49,7 @@ def test_an_expired_run_says_what_it_last_waited_for() -> None:
     last = Decisions(refusals={state.queue["run"].key: Refusal((reason,))})
     (end,) = due(state, sample(NOW + 50), last, NOW + 50)
     assert isinstance(end, ev.Withdrawn)
-    assert end.reason == "max_wait: no new runs of yours are started (maintenance)"
+    assert end.reason == "max_wait: your gate starts no new runs (maintenance)"
 
 
 def test_a_run_that_was_granted_does_not_expire() -> None:

@@ -128,9 +128,9 @@ def test_a_full_disk_leaves_nothing_behind(
 @pytest.mark.parametrize("run_id", ["", "..", "../x", "20260102-030405-abcdE", "x" * 300, "a\0b"])
 def test_only_ids_become_paths(root: Path, run_id: str) -> None:
     """Anything but an id is refused before a path is made of it."""
-    with pytest.raises(ValueError, match="no run id"):
+    with pytest.raises(ValueError, match="not a run id"):
         make(root, run_id)
-    with pytest.raises(ValueError, match="no run id"):
+    with pytest.raises(ValueError, match="not a run id"):
         removal.remove_run(root / f"{run_id}x")
     assert not root.exists() or names(root) == []
 
@@ -284,7 +284,7 @@ def test_an_outcome_that_is_a_link_is_lost(attempt: Path) -> None:
     (attempt / "outcome.json").symlink_to("/etc/passwd")
     found = directory.outcome_of(attempt) or {}
     assert found["end"]["outcome"] == "lost"
-    assert "is no plain file" in found["end"]["reason"]
+    assert "is not a regular file" in found["end"]["reason"]
     assert "outcome.json" not in names(attempt)
 
 

@@ -297,7 +297,7 @@ def test_a_hundred_seeds_are_one_eval() -> None:
     assert term(history[:2], asked).origin is Origin.SCALED
     found = estimate(from_observations(history), FAMILY, asked, Hints(), [VRAM])
     assert found.ignored_parameters == ("seed",)
-    assert found.term(VRAM).note == "ignored, as peaks within 5 % show: seed"
+    assert found.term(VRAM).note == "no effect on the memory needed (peaks within 5 %): seed"
     assert (found.term(VRAM).origin, found.term(VRAM).n) == (Origin.MEASURED, 10)
     assert found.total_bytes(VRAM) == pytest.approx(mb(2006 + 60.18 + 64), abs=1)
 

@@ -33,10 +33,10 @@ WORDS = [
         Reason(Check.LOCK, GPU, who=("bob",)),
         "GPU 0 (NVIDIA L4) is locked for interactive use by bob (%gpu_release opens it)",
     ),
-    (Reason(Check.DRAIN, who=("upgrade",)), "no new runs of yours are started (upgrade)"),
+    (Reason(Check.DRAIN, who=("upgrade",)), "your gate starts no new runs (upgrade)"),
     (
         Reason(Check.EXCLUSIVE, GPU, who=("r1", "r2")),
-        "GPU 0 (NVIDIA L4) is kept to one of your runs at a time: waits for r1, r2",
+        "GPU 0 (NVIDIA L4) is in exclusive use: waits for r1, r2",
     ),
     (
         Reason(Check.LIMITS, GPU, {"running": 8, "limit": 8}),

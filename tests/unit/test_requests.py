@@ -54,5 +54,5 @@ def test_a_run_starts_in_a_folder_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     assert spec(tmp_path)[0]["cwd"] == str(tmp_path)
     assert spec(tmp_path, cwd=str(tmp_path / "own"))[0]["cwd"] == str(tmp_path / "own")
-    with pytest.raises(Refused, match="is no directory"):
+    with pytest.raises(Refused, match="is not a directory"):
         spec(tmp_path, cwd=str(tmp_path / "gone"))

@@ -125,7 +125,7 @@ def test_the_magic_of_figures_need_only_be_left_out() -> None:
     with pytest.raises(scope.CellError) as refusal:
         scope.read("# c\n%matplotlib inline\nimport matplotlib")
     assert str(refusal.value) == (
-        "line 2 `%matplotlib inline`: leave it out, a run shows figures without it"
+        "line 2 `%matplotlib inline`: remove it; a run shows figures without it"
     )
 
 

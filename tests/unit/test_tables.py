@@ -54,7 +54,10 @@ def test_of_others_the_ten_largest_are_told() -> None:
     lines = queue(external=[*rows, nobody]).splitlines()
     held = lines[lines.index("held by others (the largest)") + 2 :]
     assert len(held) == 10
-    assert " ".join(held[0].split()) == "99 MB GPU 0 memory that no process accounts for"
+    assert (
+        " ".join(held[0].split())
+        == "99 MB GPU 0 system memory, or processes that are not visible here"
+    )
     assert " ".join(held[1].split()) == "11 MB RAM 511 bob x"
 
 
@@ -63,7 +66,7 @@ def test_of_others_the_ten_largest_are_told() -> None:
     [
         ({"journal_fault": "the disk is full"}, "the journal is in trouble: the disk is full"),
         ({"sample_fault": "no sense"}, "the sample is in trouble: no sense"),
-        ({"draining": "upgrade"}, "no new runs of this gate are started: upgrade"),
+        ({"draining": "upgrade"}, "this gate starts no new runs: upgrade"),
         ({"devices": [{**DEVICE, "message": "GPU 0 is missing"}]}, "GPU 0 is missing"),
         (
             {"readers": [{"name": "gpu", "fault": {"code": "timeout", "text": "no answer"}}]},
@@ -139,6 +142,6 @@ def test_runs_of_other_machines_are_listed_by_their_machine() -> None:
 def test_doctor_says_whose_runs_a_gate_starts() -> None:
     """A gate of one user is not taken for one of the machine."""
     told = tables.machine({"reach": "user", "readers": [], "devices": []})["text/plain"]
-    assert "this gate starts your runs alone" in told
+    assert "this gate starts only your runs" in told
     ignored = {"readers": [], "ignored_settings": ["usable_vram_mb: no device here has it"]}
     assert "A setting has no effect: usable_vram_mb" in tables.machine(ignored)["text/plain"]

@@ -222,5 +222,7 @@ def test_folding_the_record_gives_the_same_leases() -> None:
     begin = gate()
     found = turn(begin, ev.Requested(NOW, request(), "side"))
     again = apply(begin, found.record)
-    assert again.leases == found.written().leases
+    # What others held at the grant comes from a sample, is not recorded, and decides nothing.
+    written = found.written().leases
+    assert again.leases == {run: replace(lease, others={}) for run, lease in written.items()}
     assert list(again.queue) == list(found.written().queue)
