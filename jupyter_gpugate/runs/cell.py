@@ -838,6 +838,7 @@ _PLAIN: tuple[type, ...] = (
     *(ast.JoinedStr, ast.FormattedValue, ast.Subscript, ast.operator, ast.unaryop, ast.boolop),
     *(ast.cmpop, ast.expr_context),
 )
+_MAKES_AN_INSTANCE = frozenset({"__init__", "__new__", "__post_init__"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
@@ -935,6 +936,22 @@ def _annotated(node: ast.AST) -> set[str]:
     return found
 
 
+def _light(definitions: Iterable[Any]) -> set[str]:
+    """Name the classes whose instances take no work to make: their own `__init__` loads nothing."""
+    light: set[str] = set()
+    heavy: set[str] = set()
+    for node in definitions:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        made = [f for f in node.body if getattr(f, "name", "") in _MAKES_AN_INSTANCE]
+        calls = [n for function in made for n in ast.walk(function) if isinstance(n, ast.Call)]
+        bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+        known = _COMPUTES | light | _MAKES_AN_INSTANCE | {"super"}
+        is_light = not bases & heavy and all(_called(call) in known for call in calls)
+        (light if is_light else heavy).add(node.name)
+    return light
+
+
 def _names_a_value(test: ast.expr) -> bool:
     return any(isinstance(node, ast.NamedExpr) for node in ast.walk(test))
 
@@ -1001,9 +1018,7 @@ class Outline:
         self.modules = {name for part in self.parts if part.is_import for name in part.binds}
         definitions = [part for part in self.parts if part.is_definition]
         self.defined = {name for part in definitions for name in part.binds}
-        self._classes = {
-            part.node.name for part in definitions if isinstance(part.node, ast.ClassDef)
-        }
+        self._classes = _light(part.node for part in definitions)
         self._aliases = self._all_aliases()
         self.steady = self._unchangeable()
         for part in self.parts:

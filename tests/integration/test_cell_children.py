@@ -131,6 +131,44 @@ def test_work_that_a_function_needs_is_repeated_and_said(cell: CellRun, method: 
     assert "repeated line 7 `model = load()`" in warning["text"]
 
 
+def test_an_object_whose_class_loads_something_is_said_as_well(cell: CellRun) -> None:
+    """What a constructor of the cell does is repeated work too; plain records are none."""
+    cell.source = """
+        import multiprocessing
+
+        class Record:
+            def __init__(self, weight):
+                self.weights = dict(weight=weight)
+
+        class Net:
+            def __init__(self):
+                self.weights = self.load()
+
+            def load(self):
+                return {"weight": 2}
+
+        class Deeper(Net):
+            pass
+
+        record = Record(3)
+        net = Net()
+        deeper = Deeper()
+
+        def predict(x):
+            return [each.weights["weight"] * x for each in (record, net, deeper)]
+
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            result = pool.map(predict, range(2))
+        result
+        """
+    ended = cell.run()
+    assert ended.plain == ["[[0, 0, 0], [3, 2, 2]]"], ended.stderr
+    (warning,) = ended.of("warning")
+    assert "`net = Net()`" in warning["text"]
+    assert "`deeper = Deeper()`" in warning["text"]
+    assert "Record" not in warning["text"]
+
+
 def test_a_loop_that_changes_what_a_function_reads_hides_nothing_behind_it(cell: CellRun) -> None:
     """A line that comes to episodes or to a pool ends there; what others need is executed."""
     cell.source = """
