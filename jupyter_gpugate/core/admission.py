@@ -96,7 +96,7 @@ class Walk:
         return Decisions(tuple(grants), refusals, tuple(self.heads.marks))
 
     def asks(self, key: GroupKey, queued: Queued) -> Asks:
-        """A queued request as the checks see it now."""
+        """A queued request as the checks see it."""
         waited_s = self._now - queued.submitted_at
         parked = self._is_parked(queued.run_side)
         return self.asks_of(key, queued.request.run_id, waited_s=waited_s, parked=parked)

@@ -1,7 +1,7 @@
-"""Devices by the names that people give them, and what a lock on one closes.
+"""Names of devices, and the resources that a lock on one closes.
 
-Numbers repeat: a board that is missing keeps the one it had, and slices count from 0 on each board.
-So a number is a name only where it means one device, and no two devices are shown by one name.
+Numbers repeat: a missing board keeps its number, and slices count from 0 on each board.
+So a number is accepted only if it means one device, and no two devices share a display name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHORT = 12
 
 
 def name_of(inventory: Inventory, uuid: str) -> str:
-    """What a device is called, such as ``GPU 0``; another of that name makes its UUID a part."""
+    """Return a device's display name, such as ``GPU 0``, with its UUID where that is ambiguous."""
     if uuid not in inventory:
         return f"device {uuid}"
     names = {other: _plain_name(inventory, device) for other, device in inventory.items()}
@@ -39,7 +39,7 @@ def _plain_name(inventory: Inventory, device: Device) -> str:
 
 
 def short(inventory: Inventory, uuid: str) -> str:
-    """The beginning of a UUID, as long as it takes to be the only one."""
+    """Return the shortest beginning of a UUID that is unique."""
     for length in range(SHORT, len(uuid)):
         if sum(other.startswith(uuid[:length]) for other in inventory) == 1:
             return uuid[:length]
@@ -47,7 +47,7 @@ def short(inventory: Inventory, uuid: str) -> str:
 
 
 def matches(inventory: Inventory, word: str) -> tuple[str, ...]:
-    """The devices that a word may mean: a UUID, the beginning of one, or a number."""
+    """Return the devices that a word may mean: a UUID, the beginning of one, or a number."""
     if word in inventory:
         return (word,)
     numbered = [uuid for uuid, device in inventory.items() if word == str(device.index)]
@@ -58,7 +58,7 @@ def matches(inventory: Inventory, word: str) -> tuple[str, ...]:
 
 
 def resources_of(inventory: Inventory, uuid: str) -> tuple[str, ...]:
-    """What a device is to runs: itself, the slices that it is cut into, or nothing of its own."""
+    """Return a device's resources: itself, its MIG slices, or none."""
     device = inventory[uuid]
     if device.mig_enabled:
         return tuple(other for other, part in inventory.items() if part.parent == uuid)
@@ -73,7 +73,7 @@ def closed_by(inventory: Inventory, resource: str) -> frozenset[str]:
 
 
 def lock_on(state: GateState, device: Device) -> Optional[Lock]:
-    """The lock that closes a device: its own, or that of the board which it is a slice of."""
+    """Return the lock that closes a device: its own, or that of its board."""
     return state.locks.get(device.uuid) or state.locks.get(device.parent or "")
 
 

@@ -1,7 +1,7 @@
-"""Work done for a run out of its tree, by a daemon or a server that was there before.
+"""Memory that a daemon or a server outside its process tree holds for a run.
 
-It cannot be followed, but it can be seen: the run itself held next to nothing, and processes that
-are no run's grew by much while it ran and let go of it when it ended.
+It cannot be traced, but it can be inferred: the run itself held next to nothing, and processes
+outside all runs grew considerably during the run and released that memory at its end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LAST_S = 5.0
 
 
 def follow(state: GateState, sample: Sample) -> GateState:
-    """Keep what processes that are no run's hold, while a run lives; ``state`` knows the sample."""
+    """Record what processes outside all runs hold, while a run is live, from ``state``'s sample."""
     live = [lease for lease in state.leases.values() if lease.phase is not Phase.GRANTED]
     if not live:
         return replace(state, others={}) if state.others else state
@@ -53,7 +53,7 @@ def follow(state: GateState, sample: Sample) -> GateState:
 def risen_elsewhere(
     state: GateState, lease: Lease, resource: str, peak_bytes: int, sample: Sample
 ) -> Optional[int]:
-    """How far other processes rose and fell with a run that has ended; None: not to speak of.
+    """Return by how much other processes grew and shrank with an ended run; None if negligible.
 
     ``state`` is that before the end, ``sample`` was taken after it.
     """
@@ -72,7 +72,7 @@ def risen_elsewhere(
 
 
 def _older(held: tuple[ProcessBytes, ...], lease: Lease) -> tuple[ProcessBytes, ...]:
-    """Of these, the processes that are older than the run: a younger one held nothing before."""
+    """Select the processes that are older than the run: a younger one held nothing before."""
     began = lease.process.start_ticks if lease.process is not None else 0
     return tuple(one for one in held if one.process.start_ticks < began)
 
@@ -80,7 +80,7 @@ def _older(held: tuple[ProcessBytes, ...], lease: Lease) -> tuple[ProcessBytes, 
 def _others(
     sample: Sample, attribution: Attribution, resource: str
 ) -> tuple[float, tuple[ProcessBytes, ...]]:
-    """When a resource was read, and what each notable process held there that is no run's."""
+    """The time of a reading, and what each notable process outside all runs held."""
     reading = sample.device(resource)
     taken_at = reading.taken_at if reading else sample.ram.taken_at if sample.ram else 0.0
     runs = HolderKind.RUN
@@ -94,7 +94,7 @@ def _others(
 
 
 def _holding(sample: Sample, resource: str) -> Mapping[ProcessKey, int]:
-    """What each living process holds on a resource, as far as that is told."""
+    """Return what each live process holds on a resource, as far as the driver reports it."""
     if resource == RAM:
         least = LEAST_OF_ONE // 2  # a fall below it is whole
         return {

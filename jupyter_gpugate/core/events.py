@@ -199,7 +199,7 @@ class Unlocked:
 
 @dataclass(frozen=True)
 class DrainChanged:
-    """The gate takes no new runs, or takes them again."""
+    """The gate starts no new runs, or starts them again."""
 
     kind: ClassVar[str] = "drain_changed"
     at: float

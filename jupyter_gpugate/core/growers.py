@@ -1,4 +1,4 @@
-"""Who grew while a run was at work, for the end of one that the memory did not suffice for."""
+"""Which processes grew during a run; named at the end of a run that ran out of memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Held = Mapping[Who, int]
 
 
 def others_of(shares: ResourceAttribution, leases: Mapping[str, Lease]) -> Optional[dict[Who, int]]:
-    """Who holds what that is promised to no run; None where nobody can be told from runs."""
+    """Return unpromised memory by holder; None if holders cannot be told apart from runs."""
     if shares.fault or any(holder.kind is HolderKind.RUN for holder in shares.unknown):
         return None
     held: dict[Who, int] = {}
@@ -49,7 +49,7 @@ def others_of(shares: ResourceAttribution, leases: Mapping[str, Lease]) -> Optio
 
 
 def rises(before: Held, now: Held, run_id: str, sample: Sample) -> tuple[Rise, ...]:
-    """Who holds more than before, the greatest rise first; none where all of it is little."""
+    """Return who holds more than before, largest growth first; empty if the total is small."""
     grown = [
         Rise(who, size - before.get(who, 0), _uid(who, sample))
         for who, size in now.items()
@@ -65,7 +65,7 @@ def _uid(who: Who, sample: Sample) -> Optional[int]:
 
 
 class Growers:
-    """Follows who grows beside the live runs in one sample."""
+    """Tracks who grows beside the live runs, one sample at a time."""
 
     def __init__(self, state: GateState, sample: Sample, free: Mapping[str, int]) -> None:
         self._state = state
@@ -74,7 +74,7 @@ class Growers:
         self._others: dict[str, Optional[dict[Who, int]]] = {}
 
     def beside(self, lease: Lease, shares: Mapping[str, ResourceAttribution]) -> Lease:
-        """The lease with what others have taken of its resources while those ran short."""
+        """Return the lease with the growth of others on its resources while those were short."""
         before, grown = dict(lease.others), dict(lease.grown)
         for resource in (RAM, *lease.devices):
             known = resource in shares and resource in self._free
@@ -102,12 +102,12 @@ class Growers:
 
 
 def is_short(left_bytes: int, charge_bytes: int, free_bytes: int) -> bool:
-    """Whether a run's charge is not there any more, or nothing is."""
+    """Return whether a run's charge is no longer available, or the resource is full."""
     return left_bytes < charge_bytes or free_bytes < FULL_BYTES
 
 
 def who_grew(state: GateState, sample: Sample, run_id: str) -> dict[str, tuple[Rise, ...]]:
-    """Who grew on what a failed run lacked, by resource; up to this sample, if it is newer."""
+    """Return who grew, by resource that a failed run lacked; up to this sample if it is newer."""
     ended = state.ended.get(run_id)
     if ended is None or ended.end not in FAILURES or ended.evidence == "own_cap":
         return {}
@@ -139,7 +139,7 @@ def _lacks(state: GateState, run_id: str, resource: str) -> bool:
 def growth_words(
     state: GateState, resource: str, grown: Iterable[Rise], name: Callable[[Rise], str]
 ) -> str:
-    """Who took the memory that a run did not get, in one sentence; ``name`` names a process."""
+    """Say in one sentence who took the memory that a run lacked; ``name`` names a process."""
     listed = sorted(grown, key=lambda one: -one.rise_bytes)
     words = [f"{_words(one, name)} by {megabytes(one.rise_bytes)}" for one in listed[:NAMED]]
     if len(listed) > NAMED:

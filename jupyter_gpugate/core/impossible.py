@@ -70,7 +70,7 @@ def _counts(state: GateState, request: Optional[Request] = None) -> dict[str, in
 
 
 def _usable(state: GateState, request: Optional[Request] = None) -> Iterator[Device]:
-    """The devices that gate, of those that the request's notebook sees."""
+    """Return the gated devices that the request's notebook sees."""
     seen = visible(request.visible, state.inventory) if request else None
     for uuid, device in state.inventory.items():
         if not device.mig_enabled and not device.unified and (seen is None or uuid in seen):

@@ -1,7 +1,7 @@
-"""Values of parameters, which are as private as an environment: only their digests are kept.
+"""Digests of parameter values, which are as private as an environment.
 
-What is learned of a run is found again by whether its parameters are the same, and a digest tells
-that.  Names stay: they say which parameters were shown not to matter.
+Observations are matched by whether parameters are equal, which a digest shows.  Names are kept: the
+estimate lists the parameters that do not matter.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _DIGEST = re.compile(r"#[0-9a-f]{24}")
 
 
 def digest_of(name: str, value: str) -> str:
-    """Stand for a parameter's value; that of another parameter has another digest."""
+    """Return the digest of a parameter's value; it depends on the parameter's name as well."""
     text = f"{name}\0{value}".encode("utf-8", "surrogatepass")
     return f"#{hashlib.blake2b(text, digest_size=12, person=b'gpugate-setting').hexdigest()}"
 
 
 def is_digest(value: str) -> bool:
-    """Tell what stands for a value from a value."""
+    """Return whether a text is such a digest."""
     return _DIGEST.fullmatch(value) is not None
 
 

@@ -1,8 +1,8 @@
-"""What runs hold that no process shows as its own: shared memory, locked pages, files in memory.
+"""Memory of runs that no process shows as its own: shared memory, locked pages, files in memory.
 
 A supervisor reports such bytes, and a sample shows only how much of them there is in all.  So a
-run's part is its last report less whatever has gone since: an exit or a deleted file counts as soon
-as a sample shows it, whosever it was.
+run's part is its last report, less all such memory that was freed since: an exit or a deleted file
+counts as soon as a sample shows it, whoever owned it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def follow(state: GateState, sample: Sample) -> GateState:
 
 
 def reports(state: GateState, sample: Sample) -> Reports:
-    """Each run's own report in its two parts."""
+    """Each run's own report, in two parts."""
     found = Reports({}, {})
     for lease in state.leases.values():
         held = lease.report.ram_held_bytes

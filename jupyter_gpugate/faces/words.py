@@ -228,7 +228,7 @@ def _unknown(term_: Json) -> str:
 
 
 def kept(runs: Json) -> Iterator[str]:
-    """Say what the directories of runs hold, and how to be rid of them."""
+    """Say how much disk space run directories take, and how to remove them."""
     held = runs.get("held_bytes")
     least = "" if runs.get("is_whole", True) else "at least "
     holds = "" if held is None else f" and hold {least}{mb(held)}"

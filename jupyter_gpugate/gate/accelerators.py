@@ -24,7 +24,7 @@ _MEASURED: Final = frozenset({"NVIDIA", "WSL2"})
 
 
 class Accelerator(NamedTuple):
-    """A device file, and whose hardware is behind it where that is known."""
+    """A device file, and the maker of its hardware where known."""
 
     path: str
     maker: str

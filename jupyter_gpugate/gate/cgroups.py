@@ -65,7 +65,7 @@ class Cgroups:
         return _tightest(levels, machine_bytes)
 
     def forget_others(self, kept: Collection[str]) -> None:
-        """Let go of the files of other cgroups than these."""
+        """Close the files of all other cgroups."""
         for cgroup in self._others.keys() - kept:
             for level in self._others.pop(cgroup):
                 level.close()

@@ -1,4 +1,4 @@
-"""Which processes a run may call its own: a heartbeat is the word of whoever sends it."""
+"""Checks which processes a run may claim as its own in a heartbeat."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENVIRON: Final = 1 << 20
 
 
 class Claims:
-    """Vets the trees that heartbeats name; what was found to be a run's stays so.
+    """Checks the trees that heartbeats name; an accepted process stays accepted.
 
     A process is a run's where its user is the one who sends the heartbeat, and it descends from the
     run's supervisor or carries the run's mark in its environment.
@@ -49,7 +49,7 @@ class Claims:
         return tuple(kept)
 
     def forget(self, living: Mapping[str, object]) -> None:
-        """Forget the runs that are over."""
+        """Forget runs that have ended."""
         self._vetted = {run_id: keys for run_id, keys in self._vetted.items() if run_id in living}
 
     def _is_own(

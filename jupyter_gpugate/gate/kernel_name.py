@@ -1,6 +1,6 @@
-"""A name that the kernel keeps: an abstract socket, which no file stands for and nobody can remove.
+"""The gate's abstract socket: a name that only the kernel keeps, so that nobody can remove it.
 
-Any user may take any name, so another user's claim to one counts for nothing.
+Any user may take any name, so a name that another user holds is ignored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Final
 
-#: More than ever call at once; the kernel lowers it to its own limit.
+#: The backlog; the kernel lowers it to its own limit.
 BACKLOG: Final = 4096
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _LISTENING: Final = 0x10000  # the flag in /proc/net/unix
@@ -24,9 +24,9 @@ def address_of(digest: str) -> bytes:
 
 
 def take(digest: str) -> socket.socket | None:
-    """Listen under the name; None where a process of another user has it.
+    """Listen under the name; None if a process of another user holds it.
 
-    Raises `FileExistsError` where a process of this user has it, or root's.
+    Raises `FileExistsError` if a process of this user or of root holds it.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -58,7 +58,7 @@ def _is_strangers(digest: str) -> bool:
         except ConnectionRefusedError:
             return True  # a gate always listens
         except BlockingIOError:
-            return not _is_own(digest)  # its line of callers is full, so that it cannot be asked
+            return not _is_own(digest)  # its backlog is full, so that it cannot be asked
         return peer_of(probe)[1] not in {0, os.geteuid()}
 
 

@@ -1,4 +1,4 @@
-"""The GPUs that a gate knows of, for requests that come while the driver still starts."""
+"""The GPUs that a gate knows, for requests that arrive while the driver still starts."""
 
 from __future__ import annotations
 

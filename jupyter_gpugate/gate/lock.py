@@ -1,4 +1,4 @@
-"""Who is the gate: one process at a time holds a user's lock, and that of a state directory."""
+"""The lock of the gate: one process at a time holds the lock of a user and of a state directory."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class GateLock:
         self._give_up_name()
 
     def renew(self) -> bool:
-        """Make the file anew where somebody removed it; return whether it had to be made."""
+        """Create the file again if it was removed; return whether that was necessary."""
         if self._descriptor is None or _is_at(self._descriptor, self.path):
             return False
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class GateLock:
         return True
 
     def record(self, text: str) -> None:
-        """Keep a line in the file for those who look for the holder, beside who that is."""
+        """Write a line for clients into the file, beside the holder's identity."""
         self._record = text
         if self._descriptor is not None:
             self._write(self._descriptor)
@@ -102,7 +102,7 @@ class GateLock:
         return found if alive else None
 
     def recorded(self) -> str:
-        """Return the line that the holder keeps in the file; "" where there is none."""
+        """Return the line that the holder has written; "" if there is none."""
         try:
             return self._lines()[1] if self.holder() is not None else ""
         except (OSError, ValueError, IndexError):

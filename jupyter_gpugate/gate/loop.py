@@ -142,7 +142,7 @@ class GateLoop:
         self._task = asyncio.create_task(self._run())
 
     def _folded(self, state: GateState, events: Sequence[ev.Event]) -> GateState:
-        """Apply what the journal has; an event that cannot be applied keeps no other from it."""
+        """Apply the journal; an event that cannot be applied is skipped."""
         with contextlib.suppress(Exception):
             return apply(state, events)
         for event in events:

@@ -135,7 +135,7 @@ class GpuReader:
             self._looking = asyncio.create_task(self._look())
 
     async def _look(self) -> None:
-        """Let a new child read beside the present one, and keep the one that sees more."""
+        """Start a second child beside the present one, and keep the one that sees more."""
         fresh: ReaderProcess | None = None
         try:
             with suppress(OSError, NoAnswerError, ValueError):

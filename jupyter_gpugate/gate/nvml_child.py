@@ -128,7 +128,7 @@ class GpuProbe:
 
 
 class Returning:
-    """The binding; whoever waits is told when a call on a device has returned or failed."""
+    """The binding, which reports each return from a call on a device."""
 
     def __init__(self, nvml: ModuleType, returned: Callable[[], None]) -> None:
         self._nvml = nvml
@@ -150,7 +150,7 @@ class Returning:
 
 
 class Signs:
-    """Signs of life among the answers, while one is being made."""
+    """Writes signs of life between answers, while an answer is being made."""
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write

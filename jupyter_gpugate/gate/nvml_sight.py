@@ -1,7 +1,7 @@
-"""Whether a GPU reader that answers sees what there is, and when another one is to have a look.
+"""Decides whether a GPU reader misses devices, and when to start a second one.
 
-A session with the driver can go blind: it names boards and reads none, or counts none, while a
-process that opens the library afresh sees them all.
+A session with the driver can lose boards: it lists them and reads none, or lists none, while a
+process that opens the library anew sees them all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LASTING = frozenset({"nvml-3", "bad_rows"})
 
 
 def clear(devices: Iterable[DeviceReading]) -> set[str]:
-    """The devices that show all that a new session could show of them."""
+    """Return the devices of which a new session could show no more."""
     return {
         reading.device.uuid
         for reading in devices
@@ -31,7 +31,7 @@ def _is_mendable(fault: Fault | None) -> bool:
 
 
 class Sight:
-    """How long something has been missing from what a reader sees; the pauses between looks."""
+    """Tracks how long a reader has missed something, and the pauses between attempts."""
 
     def __init__(self) -> None:
         self._boards: set[str] = set()  # that have ever been seen
@@ -39,7 +39,7 @@ class Sight:
         self._pause_s = FIRST_LOOK_S
 
     def misses(self, devices: Iterable[DeviceReading], health: ReaderHealth) -> bool:
-        """Whether a new session might see more than this answer shows."""
+        """Return whether a new session might see more than this answer shows."""
         readings = list(devices)
         listed = {reading.device.uuid for reading in readings}
         self._boards |= {r.device.uuid for r in readings if r.device.parent is None}
@@ -49,7 +49,7 @@ class Sight:
         return faulty or nameless or opened_in_vain or bool(self._boards - listed)
 
     def look_is_due(self, *, misses: bool, now: float) -> bool:
-        """Whether to look now; each look makes the next one wait longer, until nothing is amiss."""
+        """Return whether to start a second reader now; pauses grow until nothing is missing."""
         if not misses:
             self._due_at, self._pause_s = None, FIRST_LOOK_S
         elif self._due_at is None:

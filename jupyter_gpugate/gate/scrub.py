@@ -1,4 +1,4 @@
-"""Takes out of a journal what older versions wrote down and none is to keep."""
+"""Removes values from a journal that older versions recorded and that must not be kept."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _AT_ONCE: Final = 500
 
 
 def scrub(file: JournalFile) -> int:
-    """Replace the values of parameters by their digests; how many rows held some.
+    """Replace the values of parameters by their digests; return the number of changed rows.
 
-    Nothing of them is left in the file.  Raises `JournalError` where it cannot be written.
+    The values are erased from the file.  Raises `JournalError` where it cannot be written.
     """
     tables = ((schema.events, "seq"), (schema.observations, "id"))
     changed = sum(_scrub(file, table, key) for table, key in tables)

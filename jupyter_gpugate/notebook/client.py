@@ -24,7 +24,7 @@ _STOPPING_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 _PATIENCE_S: Final = 60.0
-#: Rather an answer than the result: reading sources may take a while.
+#: Prefer an early answer to the result: reading sources may take a while.
 _SOON: Final = {"Prefer": "respond-async"}
 _DOING: Final = {"reading": "reading your sources", "asking": "waiting for the gate"}
 #: What a gate says that is about to take submits again.

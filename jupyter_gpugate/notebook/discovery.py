@@ -26,7 +26,7 @@ from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
 
 #: Set by the server extension; every kernel that it starts inherits it.
 SOCKET_VARIABLE: Final = "GPUGATE_USER_SOCKET"
-#: Set beside it by the server: while both agree, nobody has named a socket on purpose.
+#: A server sets both: while they are equal, the user has not named a socket.
 SERVER_VARIABLE: Final = "GPUGATE_SERVER_SOCKET"
 SOCKET_NAME: Final = "gpugate.sock"
 #: A gate imports its readers, opens its journal and adopts runs before it listens.
@@ -64,7 +64,7 @@ def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def named(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
-    """Return the socket that the user has named; a server's word to its kernels is none."""
+    """Return the socket that the user has named; one set by a server does not count."""
     explicit = environ.get(SOCKET_VARIABLE)
     if not explicit or explicit == environ.get(SERVER_VARIABLE):
         return None

@@ -1,4 +1,4 @@
-"""How much disk a folder holds."""
+"""Measures the disk space of a folder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The run that this process is a part of, if any, and a gate that is to be no part of it.
+"""The run that this process belongs to, if any, and starting a gate outside of it.
 
-All that a run starts is charged to it and ends with it.  So its supervisor starts the gate that a
-program in the run has need of, beside itself and not below.
+Everything that a run starts is charged to it and ends with it.  So if a program in a run needs a
+gate, the run's supervisor starts it beside itself, not below.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def attempt_above() -> Optional[Path]:
 def ask_for_gate(
     attempt: Path, environ: Mapping[str, str], give_up: Callable[[], bool], **how: str
 ) -> bool:
-    """Have the supervisor of an attempt start a gate; return whether it has taken that up."""
+    """Ask the supervisor of an attempt to start a gate; return whether it accepted."""
     wanted = attempt / "gate.json"
     draft = wanted.with_name(f".gate.json.{os.getpid()}")
     content: dict[str, Any] = {"environ": dict(environ), **how}

@@ -1,4 +1,4 @@
-"""What the gate of this user has written down about itself, in places that no setting moves."""
+"""Reads the records that the user's gate writes in places that do not depend on settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Optional
 
 from jupyter_gpugate.core.protocol import gate_name
 
-#: Such a path stands for a name that the kernel keeps, and no file for it.
+#: A path that begins like this means an abstract socket, not a file.
 KERNELS: Final = "@gpugate-"
 _LARGEST: Final = 1 << 16
 
@@ -22,17 +22,17 @@ def sockets() -> list[Path]:
 
 
 def places() -> list[Path]:
-    """Return where those gates were told to listen, which is where they cannot always do so."""
+    """Return the sockets that those gates were configured with; they may use other ones."""
     return _paths("place")
 
 
 def kept_by_the_kernel() -> list[Path]:
-    """Return the name under which a gate listens beside its socket, once it has recorded that."""
+    """Return the abstract socket of a gate, if any gate has written a record."""
     return [Path(f"{KERNELS}{_name()}")] if any(True for _ in _records()) else []
 
 
 def kernel_address(path: Path) -> Optional[str]:
-    """Return the address of a name that the kernel keeps; None for a file."""
+    """Return the address of an abstract socket; None for a file."""
     text = str(path)
     return f"\0{text[1:]}" if text.startswith(KERNELS) else None
 

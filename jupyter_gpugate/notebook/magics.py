@@ -135,7 +135,7 @@ class GpuGateMagics(Magics):
 
     @_named_line_magic("%gated_eval")
     def misplaced_gated_eval(self, line: str) -> None:
-        """Answer where IPython takes `%%gated_eval` below the first line for a line magic."""
+        """Raise a helpful error if `%%gated_eval` is not on the first line of its cell."""
         first = f"%%gated_eval {line}".strip()
         raise UsageError(
             f"`{first}` must be the first line of its cell: move what is above it to below it"
@@ -179,7 +179,7 @@ class GpuGateMagics(Magics):
 
     @_magic(line_magic, *LOCK_OPTIONS)
     def gpu_lock(self, line: str) -> None:
-        """Keep your runs off a GPU, or off all, while you work by hand: none starts there."""
+        """Keep your runs off a GPU, or off the machine, while you work there by hand."""
         options = _parsed(self.gpu_lock, line)
         with _one_liners():
             kernel, visible = environment.this_process(), os.environ.get("CUDA_VISIBLE_DEVICES")

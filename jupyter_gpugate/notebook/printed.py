@@ -1,4 +1,4 @@
-"""Reads parts of what a run has printed from the log in its directory."""
+"""Reads parts of a run's printed output from its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shows in the notebook what a run displays and prints, in the order in which it came.
+"""Shows the displays and prints of a run in the notebook, in order.
 
 Until its first display a run's output is on its card.  From then on the card keeps what came before
 it, and displays and printed text follow below the card, each in a slot: a display that is updated
@@ -31,7 +31,7 @@ _BLANK: Final[Mapping[str, str]] = {"text/plain": ""}
 
 
 class _Slot:
-    """One place below the card, and what is to be shown there."""
+    """One place below the card, and its content."""
 
     def __init__(self, name: str, worker: Optional[int]) -> None:
         self.name = name
@@ -63,7 +63,7 @@ class Replay:
         self._begin()
 
     def _begin(self) -> None:
-        """Begin with an attempt; the slots of an earlier one are on the page."""
+        """Start reading an attempt; slots of an earlier one stay on the page."""
         self.close()
         self._read_to = self._seen = self._next = 0
         self._of_display: dict[tuple[object, object], list[_Slot]] = {}
@@ -136,7 +136,7 @@ class Replay:
                 batch = 0
 
     def _is_new(self, event: Mapping[str, Any]) -> bool:
-        """Tell whether it was not read before; a file that was written anew is read again."""
+        """Return whether a line is new; a rewritten file is read again."""
         number = event.get("n")
         if not isinstance(number, int):
             return True
@@ -195,7 +195,7 @@ class Replay:
         return self._slots[-1]
 
     def _clear(self, worker: object) -> None:
-        """Take off what one worker displayed; for None everything, printed text as well."""
+        """Remove what one worker displayed; for None everything, including printed text."""
         self._clearing.discard(worker)
         for slot in self._slots:
             if worker is None or slot.worker == worker:
@@ -266,7 +266,7 @@ class Replay:
     # -- the front end --------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Bring to the page what has changed since the last time, and nothing twice."""
+        """Send to the page what has changed since the last time."""
         for slot in self._slots:
             content, slot.content = slot.content, None
             if content is None or (slot.is_blank and not slot.is_on_page):

@@ -246,7 +246,7 @@ class Attempts:
             write = asyncio.to_thread(_write_end, record.path, summary)
             await self._tasks.unbroken(write)
         except (FileNotFoundError, NotADirectoryError):
-            return True  # the run has removed its directory: nothing is left to be written to
+            return True  # the run has removed its directory, so nothing can be written
         except OSError as error:
             self._log.error("%s: its end cannot be written: %s", record.run_id, error)
             return False
@@ -255,7 +255,7 @@ class Attempts:
 
 
 def _write_end(path: Path, summary: Mapping[str, Any]) -> None:
-    """Write an end down, and remove what nobody needs after it."""
+    """Record an end, and remove files that are no longer needed."""
     with suppress(OSError):
         make_accessible(path)
     directory.write_summary(path, summary)
@@ -269,14 +269,14 @@ def _outcome_of(attempt: Path) -> dict[str, Any] | None:
 
 
 def _ended_at(outcome: Mapping[str, Any] | None) -> float:
-    """When it ended by the wall clock: told anew after a restart, an end is not a later one."""
+    """Return the wall-clock time of the end, which stays the same when it is reported again."""
     told = (outcome or {}).get("wall_ended")
     now = time.time()
     return told if isinstance(told, float) and 0 < told < now else now
 
 
 def _end_of(record: Record, report: EndReport) -> RunEnd:
-    """One on a full disk is not told why it is stopped, one that has hardly begun cannot say so."""
+    """Trust the recorded cancel: stop.json may be missing on a full disk, or be unread."""
     if record.cancelled and report.reason.partition(STILL_THERE)[0] in ("terminated", KILLED, GONE):
         return RunEnd.CANCELLED
     return RunEnd(report.outcome.value)

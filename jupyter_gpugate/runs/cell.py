@@ -823,7 +823,7 @@ _SETTING = re.compile(
     r"|filterwarnings|captureWarnings|setLevel|addHandler|load_dotenv|chdir|umask|addsitedir"
     r"|insert|append|extend|update|setdefault"
 )
-#: Calls that are repeated without a word: they compute a small value from their arguments.
+#: Calls that are repeated without a warning: they compute a small value from their arguments.
 _COMPUTES = frozenset(
     {"Counter", "Enum", "Fraction", "Decimal", "IntEnum", "Lock", "NewType", "Path", "PurePath"}
     | {"Random", "RLock", "SimpleNamespace", "TypeVar", "array", "arange", "compile", "count"}
@@ -1054,7 +1054,7 @@ class Outline:
         return chosen, seen
 
     def is_quiet(self, part: Part) -> bool:
-        """Whether it may be repeated without a word."""
+        """Return whether it may be repeated without a warning."""
         if part.is_import or part.is_definition or part in self.settings:
             return True
         if isinstance(part.node, (ast.With, ast.AsyncWith, ast.For, ast.AsyncFor, ast.While)):
@@ -1127,14 +1127,14 @@ def _future_flags(tree: ast.Module) -> int:
 
 
 def speak_utf8() -> None:
-    """Let what is printed be UTF-8 whatever the locale says, as a notebook's output is."""
+    """Make printed output UTF-8 whatever the locale, like that of a notebook."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def be_without_keyboard() -> None:
-    """Let whoever asks for input hear why there is none."""
+    """Make requests for input fail with an explanation."""
     ask, stdin = input, sys.stdin
 
     def no_keyboard(prompt: object = "", *_: object, **__: object) -> str:
@@ -1274,7 +1274,7 @@ def _flush() -> None:
 
 
 def _fitting(data: Mapping[str, Any], events: Events) -> Mapping[str, Any]:
-    """Leave out the forms of a display that are too large to be shown, and say so."""
+    """Drop the forms of a display that are too large, with a warning."""
     sizes = {kind: _size(form) for kind, form in data.items()}
     kept: dict[str, Any] = {}
     for kind in sorted(data, key=sizes.__getitem__):
@@ -1304,7 +1304,7 @@ def _size(form: Any) -> int:
 
 
 class WidgetTexts:
-    """Shows widgets as text that follows their state, as no page has their models.
+    """Shows widgets as text that follows their state, because the page does not have their models.
 
     A model lives in the process that made it, and a notebook's page asks the notebook's kernel for
     it: that is another process than this one.
@@ -1587,7 +1587,7 @@ def _said(error: BaseException) -> str:
 
 
 def _cut(text: str) -> str:
-    """Shorten what is too long to be told."""
+    """Shorten a text that is too long to report."""
     left_out = len(text) - WORDS_MOST
     if left_out <= 0:
         return text
@@ -1634,7 +1634,7 @@ def _own_frames(frames: Optional[types.TracebackType], cell: str) -> Optional[ty
 
 
 def advise(error: BaseException, attempt: Attempt) -> None:
-    """Add to an error what to do, where the difference between notebook and run has caused it."""
+    """Add advice to an error that is caused by a difference between notebook and run."""
     text = ""
     if isinstance(error, NameError):
         name = re.search(r"'(\w+)'", str(error))
@@ -1677,7 +1677,7 @@ BUSY = 0.01  # of a core: beyond that a process counts as at work
 
 
 class Activity:
-    """Tells when processes have done nothing for long enough, or have been at work for too long."""
+    """Reports when processes have been idle for long enough, or active for too long."""
 
     def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
         self._pids = pids
@@ -1704,10 +1704,10 @@ class Activity:
 
 
 def leave(code: object, loop: Any, events: Events) -> NoReturn:
-    """End this process as an interpreter ends, but wait for nothing that does not end by itself.
+    """End this process like an interpreter, but do not wait for anything that never ends.
 
     A kernel goes on after a cell, and with it the threads, tasks and processes that the cell has
-    left.  A run ends: they may finish what they are at, and the card names those that did not.
+    left.  A run ends: they may finish their work, and the card names those that did not.
     """
     status = code if isinstance(code, int) else int(code is not None)
     everybody = Activity(_descendants)
@@ -1789,7 +1789,7 @@ def _warn_of(events: Events, left: Sequence[str], remedy: str) -> None:
 
 
 def _guard(everybody: Activity, status: int, events: Events) -> None:
-    """End the process where an exit handler, or anything else on the way out, never returns."""
+    """End the process if an exit handler, or another part of the exit, never returns."""
     while not everybody.is_over(HANDLERS_IDLE_S, HANDLERS_MOST_S):
         time.sleep(10 * POLL_S)
     frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
@@ -1925,7 +1925,7 @@ def point_children_here(attempt: Attempt, spawn: Any) -> None:
 
 
 def end_broken_pools(module: Any) -> None:
-    """Let a pool whose workers end as soon as they begin fail, instead of starting them for ever.
+    """Make a pool fail if its workers end as soon as they begin, instead of starting them for ever.
 
     Twice as many workers as the pool has, with nothing done in between, are enough to tell.
     """
@@ -2000,7 +2000,7 @@ _STARTS_A_PROCESS = re.compile("bootstrapping phase|daemonic processes")
 
 
 class Definitions:
-    """Gives a started process what it asks the cell for, and executes no more of it than that.
+    """Provides a started process with the names that it needs from the cell, and executes no more.
 
     It is the ``__getattr__`` of the process's ``__main__``.  The first name that is asked for, as
     by a pickled function, brings imports, settings and definitions along; each name brings the
@@ -2122,7 +2122,7 @@ def _starting_no_process() -> Iterator[None]:
 
 
 def warn_from_child(text: str) -> None:
-    """Send a warning by the pipe of the run's own process, or print it where that is gone."""
+    """Send a warning through the pipe of the run's own process, or print it if that is closed."""
     line = json.dumps({"event": "warning", "text": text}).encode() + b"\n"
     try:
         descriptor = os.open(os.environ["GPUGATE_EVENTS"], os.O_WRONLY | os.O_NONBLOCK)

@@ -1,6 +1,6 @@
-"""The cgroup that a supervisor made for its workers, once that supervisor is dead.
+"""The cgroup of a run whose supervisor is dead.
 
-Whoever is in it belongs to the run, whatever it forked late or cleared from its environment.
+Every process in it belongs to the run, whenever it was forked and whatever its environment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TRIES, TRY_S = 20, 0.05
 
 
 class Cgroup:
-    """One run's cgroup; one that is not there, or not this run's, has no processes."""
+    """A run's cgroup; one that is missing, or not this run's, has no processes."""
 
     def __init__(self, told: str, run_id: str) -> None:
         path = Path(told)
@@ -46,7 +46,7 @@ class Cgroup:
                     os.close(descriptor)
 
     async def remove(self) -> None:
-        """Remove it, with those that the run made below it; who was killed may take a moment."""
+        """Remove it and the cgroups below it; killed processes may take a moment to go."""
         for _ in range(TRIES):
             if await asyncio.to_thread(self._is_removed):
                 return

@@ -1,7 +1,7 @@
 """The run directory: the only record of a run's source, environment, output, episodes and results.
 
-Only the user's own processes write here, but a run is a program of any kind, so nothing is taken on
-trust: what is torn, empty, huge or not a plain file is put aside within the run and reported.
+Only the user's own processes write here, but a run may be any program, so nothing is trusted: files
+that are torn, empty, huge or not regular are renamed within the run and reported.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from jupyter_gpugate.runs.folder import (
     own_root,
 )
 from jupyter_gpugate.runs.ids import checked
+from jupyter_gpugate.runs.processes import boot_id
 from jupyter_gpugate.runs.removal import make_accessible, remove_tree
 from jupyter_gpugate.runs.staging import fill
 
@@ -79,7 +80,7 @@ def create(  # noqa: PLR0917 - the parts of a run, in the order in which they ar
 
 
 def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
-    """Replace a run's summary; one that nobody could read is written without the run's words."""
+    """Replace a run's summary; one that is too large is written without the run's own texts."""
     with opened(path) as folder:
         try:
             folder.write_record("summary.json", summary)
@@ -103,14 +104,14 @@ def is_detached(path: Path) -> bool:
 def forget_environment(path: Path) -> None:
     """Remove the environment, which may hold the user's keys, of a run that has ended.
 
-    It goes last of all that goes at an end: a directory with an environment is one to look at.
+    It is removed last: a directory with an environment may be of an unfinished run.
     """
     with opened(path) as folder:
         folder.remove("env.json")
 
 
 def may_be_unfinished(path: Path) -> bool:
-    """Tell from afar whether a run may be one that has not ended."""
+    """Return, without reading any record, whether a run may be unfinished."""
     return os.path.lexists(path / "env.json")
 
 
@@ -120,9 +121,9 @@ def newest_attempt(path: Path) -> int:
 
 
 def read_episodes(path: Path) -> tuple[list[Json], int]:
-    """Return what the workers told of each finished episode, with its attempt, in order.
+    """Return the reports of the finished episodes, each with its attempt, in order.
 
-    Of a history without end the newest; the number is that of the earlier ones left out.
+    If there are too many, only the newest; the number counts the earlier ones left out.
     """
     found, left_out = [], 0
     for number in attempts_of(path):
@@ -224,14 +225,14 @@ def cgroup_of(attempt: Path) -> str:
 
 
 def regain(attempt: Path) -> None:
-    """Let this user into an attempt's directory again, whatever the run has forbidden."""
+    """Restore this user's access to an attempt's directory."""
     for place in (*reversed(attempt.parents[:2]), attempt):
         with contextlib.suppress(OSError):
             make_accessible(place)
 
 
 def is_gone(attempt: Path) -> bool:
-    """Tell whether an attempt's directory is no longer there: a run may remove its own."""
+    """Return whether an attempt's directory was removed: a run may remove its own."""
     try:
         with opened_attempt(attempt):
             return False
@@ -265,8 +266,7 @@ def _record(attempt: Path, name: str) -> Json | None:
 def _tree(attempt: Path) -> Json:
     """Return an attempt's tree.json; empty where it cannot be read or is of another boot."""
     tree = _record(attempt, "tree.json") or {}
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return tree if tree.get("boot_id") == boot_id else {}
+    return tree if tree.get("boot_id") == boot_id() else {}
 
 
 def _processes(pairs: object) -> tuple[ProcessKey, ...]:

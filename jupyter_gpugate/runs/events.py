@@ -45,7 +45,7 @@ def read_events(attempt: Path, name: str, limit: int = EVENTS_LIMIT) -> tuple[li
 
 
 def told_by_run(attempt: Path) -> Json:
-    """Return what a summary keeps of a run's own words: error, warnings, end of the output."""
+    """Return a run's own reports for its summary: error, warnings, end of the output."""
     # A supervisor of an earlier version keeps all events in one file.
     name = "messages.jsonl" if (attempt / "messages.jsonl").exists() else "display.jsonl"
     events, _ = read_events(attempt, name)
@@ -65,7 +65,7 @@ def told_by_run(attempt: Path) -> Json:
 
 
 def _error_of(event: Json) -> Json:
-    """Return an error as a run told it, of a size that a summary can hold."""
+    """Return an error as the run reported it, shortened for a summary."""
     lines = event.get("traceback")
     kept = _clipped(lines[::-1])[::-1] if isinstance(lines, list) else lines and clip(lines)
     words = {name: clip(event[name]) if name in event else None for name in ("ename", "evalue")}
@@ -80,7 +80,7 @@ def clip(text: object) -> str:
 
 
 def _clipped(texts: Sequence[object]) -> list[str]:
-    """Return texts, each clipped, up to where they are too long together."""
+    """Return texts, each clipped, as many as fit into the limit together."""
     kept: list[str] = []
     size = 0
     for text in map(clip, texts):

@@ -152,7 +152,7 @@ def opened_attempt(attempt: Path) -> contextlib.AbstractContextManager[Folder]:
 def own_root(root: Path) -> None:
     """Make the folder of all runs, closed to others, or check the one that is there.
 
-    A folder that somebody uses already stays as it is: what is made in it is closed by itself.
+    An existing folder keeps its mode: whatever is made in it is private by itself.
     Raises `PermissionError` where others could replace what a run executes.
     """
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def own_root(root: Path) -> None:
 
 
 def in_words(error: BaseException) -> str:
-    """Return what an error says, for people."""
+    """Return the message of an error, for people."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

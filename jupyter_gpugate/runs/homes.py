@@ -1,4 +1,4 @@
-"""The cgroup that a run is to live in: that of its notebook, wherever its gate lives."""
+"""The cgroup for a run: that of its notebook, not that of the gate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MACHINE_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Home(NamedTuple):
-    """Where a run is to live: the cgroups to join, by hierarchy, and that of its memory."""
+    """The cgroups for a run to join, by hierarchy, and the one for its memory."""
 
     joins: Mapping[str, str]
     memory: str = ""  # "": the gate's
@@ -72,7 +72,7 @@ def _gives_controllers(cgroup: str) -> bool:
 
 
 def _difference(names: str, cgroup: str, own: str) -> str:
-    """Say that a limit of the one does not hold for the other; "" where the same ones hold."""
+    """Say how the limits of the two differ; "" if they are the same."""
     controller = names.split(",", maxsplit=1)[0]
     theirs, ours = (dict(_limits(controller, place)) for place in (cgroup, own))
     lost = {place: limit for place, limit in theirs.items() if place not in ours}

@@ -14,7 +14,7 @@ RUN_ID: Final = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z]{5}")
 def new_run_id() -> str:
     """Return an id for a run that is submitted now: the time in UTC and five random letters.
 
-    Local time repeats an hour each autumn, and ids are to stand in the order of their runs.
+    Local time repeats an hour each autumn, and ids must sort in the order of their runs.
     """
     letters = "".join(secrets.choice(string.ascii_lowercase) for _ in range(5))
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{letters}"

@@ -1,6 +1,6 @@
-"""Brings the runs on the disk into the records: what is unfinished at once, the history after it.
+"""Loads the runs on the disk into the records: unfinished ones at once, the history afterwards.
 
-Also what other machines have in the same folder, which is shown and otherwise left to them.
+Runs of other machines in the same folder are shown and otherwise left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AT_ONCE = 200
 
 
 class Inventory:
-    """One user's run directories, as far as this machine has to do with them."""
+    """One user's run directories, as this machine sees them."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Inventory:
         await self.take_in(ids)
 
     async def take_in_history(self) -> list[Record]:
-        """Read all that has ended; return what turns out not to have."""
+        """Read the ended runs; return those that turn out to be unfinished."""
         late: list[Record] = []
         try:
             while self._rest:
@@ -69,7 +69,7 @@ class Inventory:
         return late
 
     async def take_in(self, run_ids: Iterable[str]) -> list[Record]:
-        """Read these runs; return those that this machine has to go on with."""
+        """Read these runs; return those that this machine must continue."""
         scan = await asyncio.to_thread(self._scanner.scan, run_ids)
         for trouble in scan.troubles:
             self._log.warning("%s", trouble)
@@ -84,7 +84,7 @@ class Inventory:
         return unfinished
 
     def stray(self, run_id: str, name: str, attempt: int) -> Record:
-        """Take in a run that the gate knows, and of which the disk has nothing that can be read."""
+        """Register a run that the gate has but whose directory cannot be read."""
         spec = {**blank_spec(run_id), "name": name}
         summary = {"run_id": run_id, "name": name, "status": "active", "submitted": 0.0}
         summary["attempt"] = attempt
@@ -94,7 +94,7 @@ class Inventory:
         return record
 
     async def look_elsewhere(self) -> None:
-        """Take in what other machines have begun, ended or removed, and what somebody removed."""
+        """Update the runs that other machines began, ended or removed, and runs removed by hand."""
         with suppress(OSError):
             there = await asyncio.to_thread(self._scanner.run_ids)
             gone = set(self.records.past_ids()).difference(there)

@@ -61,11 +61,7 @@ class Launcher:
         self._inventory = Inventory(runs, machine, partial(request_of, owner=owner), log)
         self._records = self._inventory.records
         self._attempts = Attempts(
-            self._gate,
-            self._tasks,
-            addresses=way.addresses,
-            grace_s=grace_s,
-            log=log,
+            self._gate, self._tasks, addresses=way.addresses, grace_s=grace_s, log=log
         )
         self._submissions = Submissions(
             self._inventory,
@@ -101,7 +97,7 @@ class Launcher:
         self._tasks.spawn(self._look_around())
 
     async def _take_up(self, records: list[Record]) -> None:
-        """Adopt what lives; one run that cannot be adopted keeps no other from it."""
+        """Adopt live runs; one that cannot be adopted does not affect the others."""
         for record in records:
             try:
                 if record.attempt:
@@ -113,7 +109,7 @@ class Launcher:
                 self._log.exception("%s cannot be adopted", record.run_id)
 
     async def _look_around(self) -> None:
-        """Read the history, and from then on look what other machines do."""
+        """Read the history, then watch for changes made by other machines."""
         late = await self._inventory.take_in_history()
         if late:
             await self._take_up(late)
@@ -123,7 +119,7 @@ class Launcher:
             await self._inventory.look_elsewhere()
 
     async def history(self) -> None:
-        """Wait until the records have all that has ended, too."""
+        """Wait until the ended runs are in the records as well."""
         await self._inventory.whole.wait()
 
     async def stop(self) -> None:
@@ -158,7 +154,7 @@ class Launcher:
     async def submit_within(
         self, body: Mapping[str, Any], wait_s: float
     ) -> tuple[str, bool] | None:
-        """As `submit`, or None after so many seconds: it goes on, and the same body asks again."""
+        """As `submit`, or None after ``wait_s``; it goes on, and the same body asks again."""
         return await self._unheard.submit(body, wait_s)
 
     def reads(self, key: str) -> bool:
@@ -250,7 +246,7 @@ class Launcher:
         return output.output_from(record.attempt_path, start) if record.attempt else ""
 
     def stamp(self, run_id: str) -> tuple[Any, ...]:
-        """All that is told of a run here follows from this, and no summary changes in place."""
+        """Return a stamp that changes whenever anything that is reported of the run changes."""
         record = self.known(run_id)
         tail = output.output_stamp(record.attempt_path) if record.attempt else None
         left = (record.cancelled, record.detached, self.is_waited_for(run_id))
@@ -275,7 +271,7 @@ class Launcher:
         }
 
     async def delete(self, run_id: str) -> str:
-        """Remove an ended run and its directory; what of it stays on the disk, and why, or ""."""
+        """Remove an ended run and its directory; return which files remain, and why, or ""."""
         record = self._own(run_id)
         if record.status != ENDED:
             raise Refused(409, "state", f"{run_id} is {record.status}: cancel it first")

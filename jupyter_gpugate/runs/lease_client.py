@@ -43,7 +43,7 @@ Dial = Callable[[], Awaitable[IOStream]]
 
 
 class _Line(TCPClient):
-    """Connects to one place, whatever is asked for."""
+    """Connects to one fixed place."""
 
     def __init__(self, dial: Dial) -> None:
         super().__init__()

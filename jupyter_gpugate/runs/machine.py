@@ -1,6 +1,6 @@
 """Which machine a run belongs to, where several of them mount the same home.
 
-No number of the machine itself will do: the boot id is another one after a reboot, and a name or
+No identifier of the machine itself is enough: the boot id changes with a reboot, and a name or
 ``/etc/machine-id`` may be missing, or the same in every copy of an image.  What two machines never
 share is the state directory, which lies on a local disk and whose lock makes a gate the only one.
 So its mark is made in there, once, and each run keeps the mark of the machine that it was
@@ -87,5 +87,5 @@ def _pid_namespace() -> str:
 
 
 def elsewhere(told: Any) -> str:
-    """Return what people are told of a run of another machine."""
+    """Describe a run of another machine, for people."""
     return f"on another machine ({host_of(told)})"

@@ -45,7 +45,7 @@ def read_output(
 
 
 def output_stamp(attempt: Path) -> tuple[int, int] | None:
-    """What changes with an attempt's output; None where there is none yet."""
+    """Return a stamp that changes with an attempt's output; None if there is none yet."""
     try:
         found = (attempt / "output.log").stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Removing folders that a run has filled: however deep they are, and whatever they forbid."""
+"""Removes the folders of a run, at any depth and whatever their modes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from typing import Final
 
 from jupyter_gpugate.runs.ids import RUN_ID, checked
 
-#: A draft or a removed run that is older belongs to nobody any more.
+#: A draft or a half-removed run that is older is abandoned.
 ABANDONED_S: Final = 3600.0
 
-#: How often a folder is emptied that something still writes to.
+#: How often to empty a folder that a process still writes to.
 _ROUNDS: Final = 3
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LEFT_BEHIND: Final = re.compile(rf"\.(new-{RUN_ID.pattern}|gone-{RUN_ID.pattern}-[0-9a-f]{{8}})")
 
 
 def remove_run(path: Path) -> str:
-    """Remove a run's directory; return what of it stays, and why, or "".
+    """Remove a run's directory; return which files remain, and why, or "".
 
-    It is gone from its place at once, its files a little later.  Raises `OSError` where it cannot
+    It disappears at once, its files a little later.  Raises `OSError` where it cannot
     even be renamed.
     """
     aside = path.with_name(f".gone-{checked(path.name)}-{secrets.token_hex(4)}")
@@ -43,7 +43,7 @@ def remove_run(path: Path) -> str:
 
 
 def remove_left_behind(root: Path) -> list[str]:
-    """Remove drafts and removed runs that killed processes left; return what cannot be removed."""
+    """Remove leftover drafts and half-removed runs; return which files cannot be removed."""
     left = []
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(root)):  # noqa: PTH208 - names are wanted
@@ -54,11 +54,11 @@ def remove_left_behind(root: Path) -> list[str]:
 
 
 def remove_tree(path: Path | str, below: int | None = None) -> str:
-    """Remove a folder and all that is in it; return what stays, and why, or "".
+    """Remove a folder and its content; return which files remain, and why, or "".
 
     ``below`` is an open folder that the path begins in.  A folder inside that is not empty is
     moved up before its turn comes, so no depth needs a recursion, a long path or many descriptors.
-    No link is followed, and a folder of this user that lets nobody in is made to.
+    No link is followed, and an inaccessible folder of this user is made accessible.
     """
     stuck: dict[str, str] = {}
     for _ in range(_ROUNDS):
@@ -102,7 +102,7 @@ def _empty(top: int, stuck: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def _noted(name: str, stuck: dict[str, str]) -> Iterator[None]:
-    """Keep why one entry stays, and go on with the others."""
+    """Record why one entry remains, and go on with the others."""
     try:
         yield
     except FileNotFoundError:
@@ -147,7 +147,7 @@ def _entered(path: Path | str, below: int | None = None) -> Iterator[int]:
 
 
 def make_accessible(path: Path | str, below: int | None = None) -> None:
-    """Let this user list and change a folder of his own."""
+    """Make a folder of this user accessible to this user."""
     handle = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=below)
     try:
         found = os.fstat(handle)
@@ -158,7 +158,7 @@ def make_accessible(path: Path | str, below: int | None = None) -> None:
 
 
 def _is_left_behind(path: Path) -> bool:
-    """Return whether this is a draft or a removed run that nobody is at any more."""
+    """Return whether this is an abandoned draft or a half-removed run."""
     if not _LEFT_BEHIND.fullmatch(path.name):
         return False
     found = path.lstat()

@@ -1,7 +1,7 @@
-"""Finding the runs of a user on the disk: whose they are, and what is torn among them.
+"""Finds the runs of a user on the disk, their machines, and damaged records.
 
-The folder of all runs may be one that its user keeps other things in, on a disk that other machines
-use as well.  What is no run is left alone, and so is what belongs to a run of another machine.
+The folder of all runs may contain other files, on a disk that other machines use as well.  Entries
+that are not runs are left alone, and so are runs of other machines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jupyter_gpugate.runs.folder import Folder, Json, Torn, in_words, opened, ow
 from jupyter_gpugate.runs.ids import RUN_ID
 from jupyter_gpugate.runs.machine import Machine
 
-#: What a launch says of its run's spec, for the case that the spec is lost.
+#: Fields of the spec that launch.json repeats, in case the spec is lost.
 _OF_SPEC: Final = ("kind", "interpreter", "argv", "cwd", "workers", "episodes", "inputs", "outputs")
 UNKNOWN: Final = "?"
 
@@ -46,7 +46,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Something that was not as it should be, and where it was moved to; None: it stays."""
+    """A problem with a file, and the place it was moved to; None: it stays."""
 
     path: Path
     problem: str
@@ -171,7 +171,7 @@ class Scanner:
 def _read(
     folder: Folder, name: str, run_id: str, check: Callable[[Json, str], Json]
 ) -> tuple[Json | None, str]:
-    """Return a record, or why there is none; what the disk does not give now is raised."""
+    """Return a record, or the reason why there is none; raise temporary errors of the disk."""
     try:
         return check(folder.read_record(name), run_id), ""
     except (FileNotFoundError, Torn) as torn:

@@ -21,7 +21,7 @@ SOURCE_FILE = Path(__file__).with_name("source.py")
 #: Counted from the start of the interpreter; whoever submits is told meanwhile that it reads.
 TIMEOUT_S = 120.0
 REMEMBERED = 256
-#: An interpreter that says more than this is none.
+#: An interpreter prints less than this.
 MOST_ANSWERED_BYTES = 16 << 20
 MOST_COMPLAINED_BYTES = 64 << 10
 SHOWN_CHARS = 200
@@ -46,7 +46,7 @@ class Answer:
 
 
 class NoSource(Exception):
-    """The program that was started is no Python, or does not end."""
+    """The program that was started is not Python, or does not end."""
 
 
 class SourceReader:
@@ -66,7 +66,7 @@ class SourceReader:
     ) -> dict[str, Any]:
         """What ``source.py`` says; `Refused` (400) where the interpreter cannot be run.
 
-        ``whose`` it is decides nothing but whose turn comes first.
+        ``whose`` only decides the order of turns.
         """
         key = json.dumps([interpreter, question, environ.get("PATH"), environ.get("PYTHONPATH")])
         known = self._known.get(key)

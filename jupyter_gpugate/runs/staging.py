@@ -1,4 +1,4 @@
-"""Values that a client has staged for a run: taken over at its submit, removed at its end."""
+"""Input values that a client has staged for a run: moved at its submit, removed at its end."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final
 
 from jupyter_gpugate.runs.folder import Torn, in_words, opened
 
-#: Where clients stage, below any data folder; what lies elsewhere is somebody's own.
+#: Where clients stage, below any data folder; inputs elsewhere are not taken.
 STAGING: Final = ("gpugate", "staging")
 
 _FILE: Final = re.compile(r"[^\W\d]\w*(\.buffers|\.pickle)")
 
 
 class NotStaged(ValueError):
-    """What a client staged for a run cannot be taken over; the message says why."""
+    """Staged inputs cannot be used; the message says why."""
 
 
 def fill(place: Path, staged: str, named: Sequence[str]) -> None:
@@ -45,7 +45,7 @@ def _take_over(staged: Path, place: Path, named: Sequence[str]) -> None:
     """Move a client's staged inputs to ``place``; raise `NotStaged` where they are not as told."""
     if not staged.is_absolute():
         raise NotStaged(f"{staged} is not an absolute path")
-    # The folder is moved away from where it is: never one that somebody keeps for himself.
+    # The folder is moved, so it must be one that was made for this run.
     if staged.parts[-3:-1] != STAGING or staged.name == "..":
         raise NotStaged(
             f"{staged} is not in a folder {'/'.join(STAGING)}: inputs elsewhere are not taken"

@@ -123,7 +123,7 @@ def _begin(record: Record, attempt: int, launch: Mapping[str, Any]) -> ProcessNa
 
 
 def _own_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that this interpreter was started with, less tokens.
+    """Return the environment that this interpreter was started with, without tokens.
 
     The loader reads LD_LIBRARY_PATH and more, and no list of such variables is complete.  Of
     Python's own only those stay that say where its library is; the others change what it does.
@@ -152,9 +152,9 @@ def supervisor_of(record: Record) -> ProcessName | None:
 
 
 def gone(record: Record) -> tuple[AttemptOutcome, str]:
-    """How the newest attempt ended, whose supervisor is gone and has recorded no end.
+    """Return the end of an attempt whose supervisor died without recording one.
 
-    One that never began has run nothing of its user's, so it has failed rather than been lost.
+    An attempt that never began has run no user code, so it failed and was not lost.
     """
     words = _last_words(record.attempt_path / "supervisor.log")
     if not words:
@@ -165,7 +165,7 @@ def gone(record: Record) -> tuple[AttemptOutcome, str]:
 
 
 def _last_words(log: Path) -> str:
-    """The last line of a log that may say why its writer ended; "" where there is none."""
+    """Return the last line of a log that may explain the end of its writer, or ""."""
     with suppress(OSError), log.open("rb") as written:
         written.seek(max(0, os.fstat(written.fileno()).st_size - _LAST_BYTES))
         lines = (line.strip() for line in reversed(written.read().splitlines()))

@@ -1,19 +1,19 @@
 # pathlib would cost every run 4 ms and 1 MB, and nothing here needs it.
 # ruff: noqa: PTH100, PTH101, PTH102, PTH105, PTH106, PTH108, PTH110, PTH114, PTH116, PTH118, PTH120, PTH123, PTH208
-"""The small parent of one run's process tree: it starts, measures and stops it, and writes the end.
+"""The parent of one run's process tree: it starts, measures and stops it, and records the end.
 
-Started as ``python -I -S supervisor.py ATTEMPT_DIR``; everything it must know stands in the
-attempt's ``launch.json``.  It runs alone, from a copy in that directory: standard library only,
-CPython 3.9 or newer, nothing of the package, so that an upgrade does not break a live run.
+Started as ``python -I -S supervisor.py ATTEMPT_DIR``; its instructions are in ``launch.json``
+there.  It runs alone, from a copy in that directory: standard library only, CPython 3.9 or newer,
+nothing of the package, so that an upgrade does not break a live run.
 
 *The tree.*  As a child subreaper it inherits every orphan below it, so no descendant leaves the
 tree by a new session, a new group or a second fork; "the kernel says that I have no child" is the
 proof that the tree is gone.  What a completed program leaves in the background is part of the run,
-which goes on as long as that works: a launcher may return at once.  Services that have turned away
-from the run (a session of their own, at work in ``/``), and processes that have used no processor
-for `IDLE_S`, are not waited for.  What cells leave, and what is not waited for, has `LINGER_S` to
-end by itself and is then stopped like any tree; the outcome stays the workers' own, and a warning
-names what was stopped.
+which goes on while it works: a launcher may return at once.  Daemons (in a session of their own,
+with ``/`` as their working directory) and processes that have used no processor time for `IDLE_S`
+are not waited for.  These, and what cells leave behind, have `LINGER_S` to end by themselves and
+are then stopped like any tree; the outcome stays the workers' own, and a warning names what was
+stopped.
 
 *RAM held* is Pss_Anon + Pss_Shmem + SwapPss summed over the tree, this process included.  A cheap
 glance, several times a second, calls for an exact reading when the tree has grown, every
@@ -371,7 +371,7 @@ class Stopping:
         self.next_at = begin_at
         self.survivors: list[Proc] = []  # still there `PENDING_S` after the KILL
         self.means: list[str] = []
-        self.stopped: list[str] = []  # by name, whoever was told to end
+        self.stopped: list[str] = []  # by name, processes that were asked to end
         self.began_at: float | None = None
         self._root, self._grace_s, self._cgroup = root, grace_s, cgroup
         self._killed_at: float | None = None
@@ -449,7 +449,7 @@ def is_helper(words: list[str]) -> bool:
 
 
 def is_service(pid: int, sessions: set[int], cwd: str) -> bool:
-    """Whether a process has turned away from its run, as daemons do when they start."""
+    """Return whether a process has become a daemon."""
     if is_helper(command_of(pid)):
         return True
     fields = stat_fields(pid)
@@ -460,7 +460,7 @@ def is_service(pid: int, sessions: set[int], cwd: str) -> bool:
 
 
 class Background:
-    """What is left of a tree whose workers have completed, and whether it is at work."""
+    """The remaining processes of a tree whose workers have completed."""
 
     def __init__(self, root: int, sessions: set[int], cwd: str, now: float) -> None:
         self.began_at = self.worked_at = now
@@ -667,7 +667,7 @@ class Inode(NamedTuple):
 
 
 class MemoryFiles:
-    """What a run has put into files in memory: it stays there when nobody has it open any more.
+    """Files in memory that a run has written; they stay when no process has them open.
 
     A file belongs to the run when it was changed during the run and either a process of the tree
     has it open, or mapped, for writing and nobody else has; or it has appeared between two looks,
@@ -682,7 +682,7 @@ class MemoryFiles:
         self._mounts: dict[int, str] = {}
         self._devices: set[int] = set()
         self._began_at = self._looked_at = began_at - 0.1  # wall clock; the stamps are coarse
-        self._pids: set[int] = set()  # whoever was in the tree
+        self._pids: set[int] = set()  # all processes that were in the tree
         self._shared = shared_memory()
         self._written = self._known = 0  # at the beginning of a window, as is `_shared`
         self._open_since = 0.0
@@ -1027,7 +1027,7 @@ def open_to_append(path: str) -> tuple[int, int]:
 
 
 class Records:
-    """A file of JSON lines; a full disk delays lines, it never tears one."""
+    """A file of JSON lines; a full disk delays lines but never cuts one."""
 
     def __init__(self, path: str, *, durable: bool) -> None:
         self._file, self._size = open_to_append(path)
@@ -1065,7 +1065,7 @@ def append_whole(file: int, size: int, data: bytes) -> bool:
 
 
 class Messages:
-    """Errors and warnings of a run; each kind has room of its own, and long texts are cut."""
+    """Errors and warnings of a run; each kind has its own limit, and long texts are cut."""
 
     def __init__(self, path: str) -> None:
         self._records = Records(path, durable=False)
@@ -1089,7 +1089,7 @@ class Messages:
         self._records.add(as_json({"event": "warning", "text": text}))
 
     def close(self) -> None:
-        """Say how many warnings were too much."""
+        """Report how many warnings were dropped."""
         if self._unsaid:
             self.remark(f"{self._unsaid:,} more warnings are not kept")
 
@@ -1382,7 +1382,7 @@ class Mark(NamedTuple):
 
 
 class Marks:
-    """Takes a worker's marks out of its output: the only place where prints and displays meet.
+    """Removes a worker's marks from its output: the only place where prints and displays meet.
 
     A mark begins with a secret of its worker, so that nothing that the run prints is taken for one.
     """
@@ -1863,7 +1863,7 @@ class Supervisor:
         self._talk(now)
 
     def _start_wanted_gate(self) -> None:
-        """Start a gate if a program of the run wants one; what the run started would end with it.
+        """Start a gate outside the run if a program of the run asks for one.
 
         Which program that is was said before any user code ran.
         """
@@ -1972,7 +1972,7 @@ class Supervisor:
                     self._read_events(worker)
 
     def _note_orphan(self, pid: int, code: int) -> None:
-        """Tell of what a program left in the background and has failed: its end says nothing."""
+        """Warn of background processes that have failed: the program's own end does not show it."""
         name = self.background.names.get(pid) if self.background and not self.end else None
         if name and code:
             self._warn(f"{name}, which it left in the background, ended with {said_of(code)}")
@@ -2173,7 +2173,7 @@ class Supervisor:
             self._wait(GLANCE_S)
 
     def _warn_of_rest(self, end: dict[str, Any]) -> None:
-        """Tell what a bare outcome would hide."""
+        """Warn of what the outcome does not show."""
         stopped = self.stopping.stopped if self.stopping else []
         if end["outcome"] == "completed" and stopped:
             is_idle = self.background is not None and self.background.is_idle
@@ -2194,7 +2194,7 @@ class Supervisor:
             )
 
     def _left_out(self) -> Iterator[str]:
-        """Say what the record of this attempt does not keep."""
+        """Warn of output and displays that were not kept."""
         if self.shown.gone:
             yield (
                 f"{self.shown.gone:,} displays are no longer on record, which keeps the newest "
@@ -2243,7 +2243,7 @@ class Supervisor:
         return {"means": " + ".join(stopping.means), "ms": ms, "survivors": survivors}
 
     def _is_gone(self) -> bool:
-        """Whether the run has removed or replaced its directory: its end can be told only."""
+        """Return whether the run has removed or replaced its directory."""
         try:
             return not os.path.samestat(self.place, os.lstat(self.attempt))
         except (FileNotFoundError, NotADirectoryError):

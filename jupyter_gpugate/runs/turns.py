@@ -1,4 +1,4 @@
-"""So many pieces of work at once, and a fair turn for everybody who asks."""
+"""Runs a limited number of jobs at once, in fair turns between callers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 
 
 class TooManyWaiting(Exception):
-    """The line is as long as it may get."""
+    """Too many jobs are waiting."""
 
 
 class Turns:
-    """Lets ``most`` work at once, none of whom takes the last place from all others.
+    """Lets ``most`` jobs run at once; no caller may occupy the last place as well.
 
-    Those who wait go round by whose work it is: who asks for much waits for oneself.
+    Waiting jobs take turns by caller, so a caller with many jobs delays only its own.
     """
 
     def __init__(self, most: int, most_waiting: int) -> None:
@@ -26,7 +26,7 @@ class Turns:
 
     @contextlib.asynccontextmanager
     async def one(self, whose: str) -> AsyncIterator[None]:
-        """Wait for a turn and have it for as long as the block lasts."""
+        """Wait for a turn and keep it for the duration of the block."""
         await self._turn(whose)
         try:
             yield

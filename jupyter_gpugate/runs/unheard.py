@@ -1,4 +1,4 @@
-"""Submits that go on while whoever sent them asks again and again how far they are."""
+"""Submits that continue while the client polls for their result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-#: What became of a submit is kept for so long for whoever has not been told yet.
+#: How long the result of a submit is kept for a client that has not asked yet.
 UNHEARD_S = 120.0
 
 Body = Mapping[str, Any]
@@ -17,7 +17,7 @@ Submitted = tuple[str, bool]
 
 
 def digest_of(body: Body) -> str:
-    """What tells one body from another; a kernel that was replaced sends the same run."""
+    """Return the identity of a body without its kernel: a restarted kernel sends the same run."""
     told = {k: v for k, v in body.items() if k != "kernel"}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
@@ -30,7 +30,7 @@ class Unheard:
         self._under_way: dict[str, tuple[str, asyncio.Task[Submitted]]] = {}
 
     async def submit(self, body: Body, wait_s: float) -> Submitted | None:
-        """What became of it, or None where that takes longer; raises what the submit raises."""
+        """Return the result, or None if it takes longer; raise what the submit raises."""
         key, digest = body.get("idempotency_key"), digest_of(body)
         if not key:
             return await self._submit(body)
@@ -58,4 +58,4 @@ class Unheard:
         if self._under_way.get(key, ("", None))[1] is task:
             del self._under_way[key]
         if not task.cancelled():
-            task.exception()  # which nobody may have asked for
+            task.exception()  # marks it as retrieved

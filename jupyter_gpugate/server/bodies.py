@@ -1,4 +1,4 @@
-"""A body that is too large is told so in the form of every other error, and is not kept."""
+"""Refuses bodies that are too large, with the same form of error as elsewhere."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tornado.web import Application
 
 from jupyter_gpugate.server.wire import BODY_LIMIT_BYTES, ENVIRONMENT_LIMIT_BYTES
 
-#: More than any body may have: what is too large for its call is told so by its handler.
+#: An upper limit for all calls; handlers refuse what is too large for their own call.
 MOST_BODY_BYTES = 4 * (BODY_LIMIT_BYTES + ENVIRONMENT_LIMIT_BYTES)
-#: So much is read and thrown away before the answer: a sender that still sends reads none.
+#: How much is read and discarded before the answer: a client that still sends does not read.
 MOST_DISCARDED_BYTES = 256 << 20
 TOO_LARGE = f"the body is over {MOST_BODY_BYTES >> 20} MiB: stage large inputs as files"
 REFUSAL = {
@@ -30,7 +30,7 @@ REFUSAL = {
 
 
 class BoundedApplication(Application):
-    """Hands no body over that is larger than any may be."""
+    """Passes on only bodies within the limit."""
 
     def start_request(
         self, server_conn: object, request_conn: HTTPConnection

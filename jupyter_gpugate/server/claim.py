@@ -1,4 +1,4 @@
-"""One process's claim to be the gate of its user, and what is written down beside it."""
+"""Claims the role of the user's gate for one process, and records where it listens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from jupyter_gpugate.gate.local_disk import check_own, write_private
 from jupyter_gpugate.gate.lock import GateLock, user_lock
 
-#: Settings that may well differ between the processes of a user.
+#: Settings that may differ between the processes of a user.
 OF_ONE_PROCESS = ("root",)
 
 
@@ -40,7 +40,7 @@ class Claim:
         return self._of_user.listener if self._of_user is not None else None
 
     def take(self) -> bool:
-        """Become the gate if there is none; `OSError` where the places cannot be used."""
+        """Become the gate if there is none; raise `OSError` if the lock files cannot be used."""
         self._of_user = self._of_user or user_lock()
         try:
             if self._of_user.acquire():
@@ -60,7 +60,7 @@ class Claim:
             self._of_user.release()
 
     def renew(self, socket_path: Path | None) -> None:
-        """Make anew what somebody has removed, or what says something else by now."""
+        """Write the records again if they were removed or have changed."""
         locks = [lock for lock in (self._of_user, self._of_state) if lock is not None]
         renewed = [lock.renew() for lock in locks]
         if any(renewed) or self._recorded() != str(socket_path or ""):
@@ -80,7 +80,7 @@ class Claim:
                 self._told.unlink(missing_ok=True)
 
     def differences(self) -> str:
-        """Say which settings of the gate in force are others than these."""
+        """Say which settings of the active gate differ from these."""
         theirs = self._in_force().get("settings") or {}
         differing = [
             f"{name} {theirs[name]}, not {value}"
@@ -90,7 +90,7 @@ class Claim:
         return "; ".join(differing)
 
     def addresses(self) -> list[str]:
-        """Where the gate in force may be reached, the likeliest first."""
+        """Return the places where the active gate may be reached, most likely first."""
         with contextlib.suppress(OSError):
             self._of_user = self._of_user or user_lock()
         found = (

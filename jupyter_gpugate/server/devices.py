@@ -1,4 +1,4 @@
-"""Which device a question means, what a lock on it closes, and what is told of that."""
+"""Resolves the device that a call names, and what a lock on it closes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jupyter_gpugate.runs.record import Refused
 
 
 def device_named(gate: GateLoop, name: str, field: str, prefer: Collection[str] = ()) -> str:
-    """A device's UUID, by itself, its beginning, or the device's number where it means one.
+    """Return a device's UUID, given the UUID, its beginning, or a number that means one device.
 
     ``prefer`` are the devices that a number means rather than others which have it too.
     """
@@ -44,12 +44,12 @@ def present(gate: GateLoop) -> frozenset[str]:
 
 
 def resource_named(gate: GateLoop, name: str, prefer: Collection[str]) -> str:
-    """What a lock is on: a device, or without a name the machine."""
+    """Return the resource of a lock: a device or, without a name, the machine."""
     return MACHINE if name in ("", MACHINE) else device_named(gate, name, "resource", prefer)
 
 
 def words_for(state: GateState, resource: str) -> str:
-    """What a lock is on, in words."""
+    """Return the resource of a lock in words."""
     return "the machine" if resource == MACHINE else name_of(state.inventory, resource)
 
 
@@ -73,7 +73,7 @@ def closes(gate: GateLoop, resource: str) -> frozenset[str]:
 def refuse_hidden(
     state: GateState, resource: str, closed: Collection[str], setting: str | None
 ) -> None:
-    """Refuse a device that the caller's mask hides: it is for others to use."""
+    """Refuse a device that the caller's mask hides."""
     mask = None if setting is None else mask_of({VARIABLE: setting})
     seen = visible(mask, state.inventory)
     if seen is not None and resource != MACHINE and not seen.issuperset(closed):
@@ -83,14 +83,14 @@ def refuse_hidden(
 
 
 def at_work(state: GateState, closed: Collection[str]) -> list[dict[str, Any]]:
-    """The runs that a lock finds at work where it is: it does not stop them."""
+    """Return the active runs on the locked resources; the lock does not stop them."""
     everything = MACHINE in closed
     runs = tuple(state.leases) if everything else live_runs(state, closed)
     return [{"run_id": r, "name": state.leases[r].request.family.name} for r in runs]
 
 
 def refuse_another(state: GateState, resource: str, closed: Collection[str], owner: str) -> None:
-    """Refuse a lock where somebody else's closes the same."""
+    """Refuse a lock on a resource that another user has locked."""
     for lock in state.locks.values():
         alike = (lock.resource == MACHINE) == (resource == MACHINE)
         same = closed_by(state.inventory, lock.resource) & set(closed)
@@ -100,7 +100,7 @@ def refuse_another(state: GateState, resource: str, closed: Collection[str], own
 
 
 def refuse_closed_otherwise(state: GateState, resource: str) -> None:
-    """Refuse to open what another lock keeps closed: opening it would be said and not be so."""
+    """Refuse to release a resource that another lock keeps closed."""
     if resource in state.locks or resource == MACHINE:
         return
     for lock in state.locks.values():

@@ -1,4 +1,4 @@
-"""Where a gate is reached: the user's socket, a name that the kernel keeps, and its own process.
+"""The ways to reach a gate: the user's socket, its abstract socket, and within its own process.
 
 The socket's folder may go away while the gate lives: a service manager deletes it at log-out, a
 cleaner empties /tmp.  Then the gate listens anew; the name cannot be removed.
@@ -39,12 +39,12 @@ BODY_S = 30.0
 RESERVED = 64
 #: Callers taken in at once, before others have their turn.
 BURST = 64
-#: How long callers are kept waiting when nothing is left for them.
+#: How long to stop accepting when no descriptors are left.
 PAUSE_S = 0.5
 
 
 class GateServer(HTTPServer):
-    """Answers those who ask; whoever keeps it waiting for a request is let go in time."""
+    """Serves requests; a connection that does not complete its request in time is closed."""
 
     def initialize(self, *args: Any, **kwargs: Any) -> None:
         """Bound the time that a request may take to arrive."""
@@ -55,7 +55,7 @@ class GateServer(HTTPServer):
     def start_request(
         self, server_conn: object, request_conn: HTTPConnection
     ) -> HTTPMessageDelegate:
-        """Keep in mind that a request is awaited on this connection."""
+        """Register a connection whose request is not complete."""
         self._unheard[server_conn] = None
         delegate = super().start_request(server_conn, request_conn)
         return _Hearing(delegate, lambda: self._unheard.pop(server_conn, None))
@@ -75,7 +75,7 @@ class GateServer(HTTPServer):
 
 
 class _Hearing(HTTPMessageDelegate):
-    """Passes a request on, and says when it is whole."""
+    """Passes a request on, and reports when it is complete."""
 
     def __init__(self, inner: HTTPMessageDelegate, heard: Callable[[], object]) -> None:
         self._inner = inner
@@ -98,7 +98,7 @@ class _Hearing(HTTPMessageDelegate):
 
 
 class Doors:
-    """Takes callers in; ``path`` is where the socket lies now, None while it can lie nowhere."""
+    """Accepts connections; ``path`` is the present socket, None while there is no place for one."""
 
     def __init__(
         self, server: GateServer, place: Path, digest: str, log: logging.Logger | None = None
@@ -141,7 +141,7 @@ class Doors:
         return self.path != before
 
     def inside(self) -> IOStream:
-        """Connect from this very process, whatever has become of the socket."""
+        """Connect within this process, without the socket."""
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.settimeout(0)
@@ -149,7 +149,7 @@ class Doors:
         return IOStream(ours)
 
     def close(self) -> None:
-        """Take nobody in any more, and remove the socket unless it has become another's."""
+        """Stop accepting, and remove the socket unless another gate has replaced it."""
         if self.path is not None and self._is_here():
             with suppress(OSError):
                 self.path.unlink()
@@ -169,7 +169,7 @@ class Doors:
             return False
 
     def _settle(self) -> None:
-        """Listen at the first place that can be had, unless that is where it is now."""
+        """Listen at the first available place, unless it is the present one."""
         faults = []
         for place in self._places:
             if place == self.path and self._is_here():
@@ -219,7 +219,7 @@ class Doors:
             self._take_in(line, listener)
 
     def _rest(self, listener: socket.socket) -> None:
-        """Leave callers in the line for a while, instead of being told of them again and again."""
+        """Stop polling for callers for a while; they wait in the backlog."""
         self._loop.remove_reader(listener.fileno())
         self._loop.call_later(PAUSE_S, self._attend, listener)
 
@@ -244,7 +244,7 @@ def _has_room(listener: socket.socket) -> bool:
 
 
 def _listen(place: Path) -> socket.socket:
-    """Listen on a socket in a folder of the user's own; what nobody answers on is replaced."""
+    """Listen on a socket in a folder of the user; an abandoned socket is replaced."""
     check_length(place)
     try:
         place.parent.mkdir(mode=0o700, exist_ok=True)
@@ -277,7 +277,7 @@ def _is_answered(place: Path) -> bool:
         try:
             probe.connect(str(place))
         except BlockingIOError:
-            return True  # its line of callers is full
+            return True  # its backlog is full
         except OSError:
             return False
     return True

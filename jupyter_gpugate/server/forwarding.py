@@ -49,7 +49,7 @@ def _authorized(action: str) -> Callable[[_Method], _Method]:
 
 
 class GuardedHandler(ExtensionHandlerMixin, APIHandler):
-    """Every method is for those alone who may use it, one that does not exist as well."""
+    """Authorize every method, supported or not."""
 
     auth_resource = "gpugate"
 
@@ -141,7 +141,7 @@ class ForwardHandler(GuardedHandler):
         self.finish(response.body or None)
 
     def _is_no_json(self) -> bool:
-        """Whether a body comes with a cookie as the form of another page might: never as JSON."""
+        """Return whether a body may be from a form of another site: with a cookie, not JSON."""
         given = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         is_json = given == "application/json"
         return bool(self.request.body) and not self.token_authenticated and not is_json

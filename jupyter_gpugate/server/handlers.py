@@ -136,7 +136,7 @@ class MachineHandler(ApiHandler):
 
 
 class LockHandler(ApiHandler):
-    """A device, or the whole machine, for interactive use: no run of this gate starts there."""
+    """A lock for interactive use of a device or the machine: no run of this gate starts there."""
 
     path = "/lock"
 
@@ -168,7 +168,7 @@ class LockHandler(ApiHandler):
 
     @call(shapes.UnlockAnswer, query=ResourceQuery, errors=(409,))
     async def delete(self, asked: ResourceQuery) -> None:
-        """Give it back; without a resource, whatever this user has locked."""
+        """Release a lock; without a resource, every lock of this user."""
         gate = self.gate
         own = [r for r, lock in gate.state.locks.items() if lock.owner == self.host.owner]
         if asked.resource or not own:
@@ -189,7 +189,7 @@ class DrainHandler(ApiHandler):
 
     @call(shapes.DrainAnswer, body=DrainBody)
     async def post(self, body: DrainBody) -> None:
-        """Let no new run of this gate start; what runs goes on to its end, or is stopped now."""
+        """Start no new run of this gate; active runs go on to their end, or are stopped now."""
         await self.gate.record(ev.DrainChanged(self.gate.now(), draining=True, reason=body.reason))
         told: dict[str, Any] = {"draining": True}
         if body.stop_runs:

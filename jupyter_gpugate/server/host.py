@@ -183,7 +183,7 @@ class Host:
         return True
 
     async def _have_gate_outside(self) -> None:
-        """See that there is a gate; in a server that a run has started, one would end with it."""
+        """Make sure that there is a gate; inside a run it is started outside of that run."""
         try:
             (await self.dial()).close()
             self.fault = ""
@@ -193,7 +193,7 @@ class Host:
                 self._starting = _start_gate({**os.environ})
 
     def _tell_differences(self) -> None:
-        """Say once that other settings than these are in force."""
+        """Log once that the active gate has other settings."""
         differences = self._claim.differences()
         if differences and not self._differed:
             self._differed = True
@@ -252,7 +252,7 @@ class Host:
         self._held.callback(minding.cancel)
 
     async def _mind(self, doors: Doors) -> None:
-        """See that the gate can be found, whoever removes its socket or its records."""
+        """Make sure that the gate can be found, even if its socket or records are removed."""
         while True:
             await asyncio.sleep(LOOK_S)
             try:

@@ -1,4 +1,4 @@
-"""The lines from a server to its user's gate: who waits for news holds up nobody who acts."""
+"""Connections from a server to its user's gate; long polls do not delay other requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOKING_LINES = 300
 
 
 class Lines:
-    """Passes requests on; long polls have lines of their own, one for all who ask the same."""
+    """Passes requests on; equal long polls share a connection, separate from other requests."""
 
     def __init__(self, dial: Dial) -> None:
         self._acting = UnixClient(dial)
@@ -35,7 +35,7 @@ class Lines:
         )
 
     async def _look(self, target: str, headers: Mapping[str, str]) -> HTTPResponse:
-        """Whoever may ask at all is told the same: those who ask the same share an answer."""
+        """Return an answer that is shared by all callers with the same question."""
         key = (target, *(f"{name}: {value}" for name, value in sorted(headers.items())))
         look = self._looks.get(key)
         if look is None:

@@ -13,7 +13,7 @@ from jupyter_core.paths import jupyter_data_dir
 from jupyter_gpugate.gate.local_disk import check_own
 
 SOCKET_VARIABLE = "GPUGATE_USER_SOCKET"
-#: Set beside the other one by a server: while both agree, nobody has named a socket on purpose.
+#: A server sets both: while they are equal, the user has not named a socket.
 SERVER_VARIABLE = "GPUGATE_SERVER_SOCKET"
 #: The kernel's limit on the path of a unix socket.
 LONGEST_SOCKET_PATH = 107
@@ -31,7 +31,7 @@ def user_socket(environ: Mapping[str, str] = os.environ) -> Path:
             check_length(Path(explicit))
             check_own(Path(explicit).parent, SOCKET_VARIABLE, closed=True)
         except (OSError, UnsafePath) as error:
-            # A server's word to its kernels, in a folder that has gone since, binds nobody.
+            # A server set it for its kernels, and its folder was removed since: ignore it.
             if explicit != environ.get(SERVER_VARIABLE):
                 raise UnsafePath(str(error)) from None
         else:

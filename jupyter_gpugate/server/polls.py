@@ -1,4 +1,4 @@
-"""What many wait for is made once, and what only looks lets what acts go first."""
+"""Makes answers for many pollers once, and lets requests that change something go first."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-#: More answers than anybody could wait for; each is worth no longer than a tick.
+#: The number of answers kept; each is valid for one tick.
 REMEMBERED = 512
 _TAG = re.compile(r'(?:W/)?("[^"]*")')
 
 #: An answer, and what of it counts as its content.
 Making = Callable[[], tuple[Any, Any]]
-#: Whatever an answer follows from, cheaply told: equal stamps, equal answers.
+#: A cheap value that determines an answer: equal stamps, equal answers.
 Stamp = Callable[[], tuple[Any, ...]]
 
 
@@ -34,7 +34,7 @@ class Made:
 
 
 class Polls:
-    """Makes each answer once for all who ask for it while what it follows from stays the same."""
+    """Makes each answer once for all who ask for it while its stamp stays the same."""
 
     def __init__(self) -> None:
         self._made: OrderedDict[Hashable, tuple[tuple[Any, ...], Made]] = OrderedDict()

@@ -13,7 +13,7 @@ from jupyter_gpugate.server.api import ApiHandler
 from jupyter_gpugate.server.contract import call
 from jupyter_gpugate.server.wire import OutputQuery, PollQuery, RunBody, RunsQuery
 
-#: Whoever would rather have an answer than wait for the result has one after so long.
+#: Clients that prefer an early answer get one after this time.
 AT_ONCE_S = 0.5
 
 
@@ -42,7 +42,7 @@ class RunsHandler(ApiHandler):
         self.finish({"run_id": run_id, "status": status})
 
     def _prefers_an_answer(self) -> bool:
-        """RFC 7240: rather an answer than the result."""
+        """RFC 7240: prefer an early answer to the result."""
         wishes = ",".join(self.request.headers.get_list("Prefer")).lower().split(",")
         return any(wish.partition(";")[0].strip() == "respond-async" for wish in wishes)
 

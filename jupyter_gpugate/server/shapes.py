@@ -219,7 +219,7 @@ class ElsewhereRow(_Answer):
 
 
 class RunsKept(_Answer):
-    """What is kept of runs."""
+    """The directory of runs."""
 
     directory: str
     count: int

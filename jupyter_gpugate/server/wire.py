@@ -328,7 +328,7 @@ SHOWN_CHARS = 100
 
 
 def problem_of(error: ValidationError) -> tuple[str, str, dict[str, str]]:
-    """The first mistake: its field, what is wrong with it, and its value if that may be told."""
+    """Return the first mistake: its field, the problem, and its value if that may be shown."""
     first = error.errors(include_url=False)[0]
     place = [str(part)[:SHOWN_CHARS] for part in first["loc"] if part != "[key]"]
     if "[key]" in first["loc"]:
