@@ -23,8 +23,9 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 Mask = Optional[tuple[str, ...]]
 
 _MOST = 64
-_NUMBER = re.compile(r"\+?0*(\d+)")
-_UUID = re.compile(r"(?:GPU|MIG)-[\w/-]*$")
+#: Anything longer names no device, and what is kept of a mask stays short.
+_NUMBER = re.compile(r"\+?0*([0-9]{1,9})(?![0-9])")
+_UUID = re.compile(r"(?:GPU|MIG)-[\w/-]{0,92}", re.ASCII)
 
 
 def mask_of(environ: Mapping[str, str]) -> Mask:
@@ -35,7 +36,7 @@ def mask_of(environ: Mapping[str, str]) -> Mask:
     entries = []
     for entry in map(str.strip, text.split(",", _MOST)[:_MOST]):
         number = _NUMBER.match(entry)
-        if number is None and _UUID.match(entry) is None:
+        if number is None and _UUID.fullmatch(entry) is None:
             break
         entries.append(number[1] if number else entry)
     return tuple(entries)
@@ -71,7 +72,7 @@ def told(mask: Mask, inventory: Mapping[str, Device]) -> str:
 
 def _named(entry: str, inventory: Mapping[str, Device]) -> set[str]:
     if entry.isdigit():
-        named = {u for u, d in inventory.items() if d.parent is None and d.index == int(entry)}
+        named = {u for u, d in inventory.items() if d.parent is None and str(d.index) == entry}
     elif entry in inventory:
         named = {entry}
     else:

@@ -64,10 +64,15 @@ def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def named(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
-    """Return the socket that the user has named; one set by a server does not count."""
+    """Return the socket that the user has named; one set by a server does not count.
+
+    Raises `GateError` for a relative path.
+    """
     explicit = environ.get(SOCKET_VARIABLE)
     if not explicit or explicit == environ.get(SERVER_VARIABLE):
         return None
+    if not os.path.isabs(explicit):  # noqa: PTH117 - as text
+        raise GateError(f"{SOCKET_VARIABLE}: {explicit} is no absolute path")
     return Path(explicit)
 
 

@@ -28,6 +28,7 @@ def user_socket(environ: Mapping[str, str] = os.environ) -> Path:
     explicit = environ.get(SOCKET_VARIABLE)
     if explicit:
         try:
+            check_absolute(Path(explicit))
             check_length(Path(explicit))
             check_own(Path(explicit).parent, SOCKET_VARIABLE, closed=True)
         except (OSError, UnsafePath) as error:
@@ -47,6 +48,12 @@ def user_socket(environ: Mapping[str, str] = os.environ) -> Path:
 def spare_socket() -> Path:
     """Where the socket lies for a session without a runtime directory."""
     return Path(f"/tmp/gpugate-{os.getuid()}", "gpugate.sock")  # noqa: S108 - owner is checked
+
+
+def check_absolute(path: Path) -> None:
+    """Raise `UnsafePath` for a path that means another socket in another working directory."""
+    if not path.is_absolute():
+        raise UnsafePath(f"{SOCKET_VARIABLE}: {path} is no absolute path")
 
 
 def check_length(path: Path) -> None:

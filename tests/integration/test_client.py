@@ -21,6 +21,7 @@ from jupyter_gpugate.notebook import client as clients
 from jupyter_gpugate.notebook import discovery, gate_record
 from jupyter_gpugate.notebook.client import Client, connect
 from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
+from jupyter_gpugate.server.paths import UnsafePath, user_socket
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +72,21 @@ def test_a_dead_socket_is_passed_over(runtime: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(discovery.SERVER_VARIABLE, str(left))
     with gate_at(runtime / "in-tmp" / "gpugate.sock") as gate:
         assert connect(start=False).socket_path == gate.socket_path
+
+
+@pytest.mark.parametrize("named", ["gpugate.sock", "~/gpugate.sock", "./gpugate.sock"])
+def test_a_socket_is_named_by_an_absolute_path(
+    named: str, gate: GateStandIn, runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that is another one in another working folder is refused before a gate is started."""
+    monkeypatch.chdir(runtime)
+    monkeypatch.setenv(discovery.SOCKET_VARIABLE, named)
+    with pytest.raises(GateError, match=f"{discovery.SOCKET_VARIABLE}: .* is no absolute path"):
+        connect()
+    with pytest.raises(UnsafePath, match=f"{discovery.SOCKET_VARIABLE}: .* is no absolute path"):
+        user_socket()
+    assert not list(runtime.glob("*.log"))
+    assert gate.asked == []
 
 
 @pytest.mark.parametrize("named", ["missing", "dead", "anothers", "open", "no folder"])

@@ -43,6 +43,9 @@ INVENTORY = {device.uuid: device for device in DEVICES}
         (" 1 , 0", "GPU-aa1 GPU-ab2"),
         ("01", "GPU-ab2"),
         ("1gpu", "GPU-ab2"),
+        ("\N{ARABIC-INDIC DIGIT ONE}", ""),
+        ("9" * 5000, ""),
+        ("0" * 5000 + "1", "GPU-ab2"),
         ("0,9,1", "GPU-aa1"),
         ("0,-1,1", "GPU-aa1"),
         ("0,bus:1,1", "GPU-aa1"),
@@ -75,6 +78,18 @@ def test_a_mask_holds_nothing_but_names_of_devices() -> None:
     assert mask_of({"CUDA_VISIBLE_DEVICES": ",".join(map(str, range(99)))}) == tuple(
         map(str, range(64))
     )
+
+
+def test_an_entry_that_is_longer_than_any_name_is_none() -> None:
+    """What is kept of a mask is short, however long the variable is."""
+    for entry in ("9" * 5000, "MIG-" + "a" * 5000):
+        assert mask_of({"CUDA_VISIBLE_DEVICES": f"0,{entry},1"}) == ("0",)
+
+
+@pytest.mark.parametrize("entry", ["", "9" * 5000, "\N{SUPERSCRIPT TWO}", "-1", "GPU"])
+def test_a_mask_from_elsewhere_is_read_whatever_it_holds(entry: str) -> None:
+    """The gate goes on deciding when a careless sender's mask holds what `mask_of` leaves out."""
+    assert placed((entry,), ("1",), free={"GPU-0": 9 * GB, "GPU-1": 9 * GB}) == [None, ("GPU-1",)]
 
 
 def test_a_request_keeps_its_mask_on_its_way_and_older_ones_have_none() -> None:
