@@ -19,7 +19,12 @@ from sqlalchemy.exc import DBAPIError
 
 from jupyter_gpugate.gate import schema
 from jupyter_gpugate.gate.failpoints import failpoint
-from jupyter_gpugate.gate.local_disk import check_plain, network_file_system, open_private
+from jupyter_gpugate.gate.local_disk import (
+    check_own,
+    check_plain,
+    network_file_system,
+    open_private,
+)
 
 #: How long a call waits for another process that writes.
 BUSY_S: Final = 2.0
@@ -54,6 +59,11 @@ class JournalFile:
     def __init__(self, path: Path) -> None:
         """Open the file or begin an empty one; see `Journal.open` for what is refused."""
         self.path = path
+        self._is_copied = False  # to where it was removed from, and not opened there yet
+        self._open()
+
+    def _open(self) -> None:
+        path = self.path
         with explained(path):
             _refuse_network(path)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -101,6 +111,8 @@ class JournalFile:
         """
         with explained(self.path):
             failpoint("store.begin.before")
+            if self._is_copied or not os.path.lexists(self.path):
+                self._bring_back()
             # SQLite would go on writing to a file that no later gate finds.
             if not os.path.samestat(self._opened_as, self.path.stat()):
                 raise FileNotFoundError(errno.ENOENT, "it was replaced while in use")
@@ -123,6 +135,34 @@ class JournalFile:
             driver: Any = self._connection.connection.driver_connection
             driver.execute("VACUUM")
             self._pragma("wal_checkpoint(TRUNCATE)")
+
+    def _bring_back(self) -> None:
+        """Put the file back where somebody has removed it, alone or with its folder.
+
+        Until it is closed, all of it is there to be copied.
+        """
+        if not self._is_copied:
+            _refuse_network(self.path)
+            check_own(self.path.parent, "state_directory")
+            draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+            draft.unlink(missing_ok=True)
+            try:
+                os.close(open_private(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+                driver: Any = self._connection.connection.driver_connection
+                driver.execute("VACUUM INTO ?", (str(draft),))
+                _sync(draft)
+                # A log that is left belongs to what was removed.
+                for part in ("-wal", "-shm", "-journal"):
+                    Path(f"{self.path}{part}").unlink(missing_ok=True)
+                self.path.hardlink_to(draft)
+            finally:
+                draft.unlink(missing_ok=True)
+            self._is_copied = True
+            _sync(self.path.parent)
+            with suppress(JournalError):
+                self.close()
+        self._open()
+        self._is_copied = False
 
     def _prepare(self) -> None:
         """Check whose file it is and whether it is whole; fill one that is empty."""
@@ -177,6 +217,15 @@ def move_aside(path: Path, wall: float) -> Path:
                 Path(f"{path}{part}").rename(f"{aside}{part}")
         failpoint("store.rename.after")
     return aside
+
+
+def _sync(path: Path) -> None:
+    """Bring a file, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _refuse_network(path: Path) -> None:

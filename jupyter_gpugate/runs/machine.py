@@ -62,6 +62,13 @@ def this_machine(state: Path) -> Machine:
     return Machine(_mark_of(state), socket.gethostname(), boot_id(), _pid_namespace())
 
 
+def renew_mark(state: Path, machine: Machine) -> None:
+    """Write the mark of this machine again where somebody has removed it."""
+    with opened(state.resolve()) as folder:
+        if MARK_FILE not in folder.names():
+            folder.write(MARK_FILE, f"{machine.mark}\n".encode())
+
+
 def host_of(told: object) -> str:
     """Return the name, for people, of the machine in a run's record."""
     host = told.get("host") if isinstance(told, Mapping) else None

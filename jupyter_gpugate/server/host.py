@@ -34,7 +34,7 @@ from jupyter_gpugate.gate.sampling import Sampler
 from jupyter_gpugate.gate.socket import lease_routes
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.lease_client import Way, dial_socket
-from jupyter_gpugate.runs.machine import this_machine
+from jupyter_gpugate.runs.machine import Machine, renew_mark, this_machine
 from jupyter_gpugate.server.bodies import MOST_DISCARDED_BYTES, BoundedApplication
 from jupyter_gpugate.server.claim import Claim
 from jupyter_gpugate.server.doors import Doors, GateServer
@@ -100,6 +100,7 @@ class Host:
         told = json.loads(settings.as_text())
         self._claim = Claim(settings.socket, settings.state, told)
         self._doors: Doors | None = None
+        self._machine: Machine | None = None  # as its mark in the state directory names it
         self._starting: subprocess.Popen[bytes] | None = None  # a gate outside of this run
         self._differed = False  # it was said that another gate's settings are in force
         self._held = contextlib.AsyncExitStack()  # what leading has opened, to be closed again
@@ -211,6 +212,7 @@ class Host:
         gate = GateLoop(sampler, journal, settings.traits, log=self.log)
         self._held.push_async_callback(gate.stop)
         await gate.start()
+        self._machine = await asyncio.to_thread(this_machine, settings.state)
         self._listen(gate)
         launcher = Launcher(
             runs=settings.runs,
@@ -218,7 +220,7 @@ class Host:
             owner=self.owner,
             grace_s=settings.grace_s,
             root=settings.root,
-            machine=await asyncio.to_thread(this_machine, settings.state),
+            machine=self._machine,
             log=self.log,
             cache=settings.state / "sources",
         )
@@ -258,6 +260,8 @@ class Host:
             try:
                 doors.look()
                 self._claim.renew(doors.path)
+                if self._machine is not None:
+                    renew_mark(self.settings.state, self._machine)
             except OSError as error:
                 self.log.debug("the gate's records cannot be rewritten: %s", error)
 

@@ -379,15 +379,52 @@ def test_a_lock_of_another_process_is_waited_for_and_then_refused(path: Path) ->
     assert journal.replay() == [requested("run-b")]
 
 
-def test_a_file_that_was_removed_is_not_written_to(path: Path) -> None:
+@pytest.mark.parametrize("removed", ["file", "file and log", "folder"])
+def test_a_journal_that_was_removed_is_put_back_whole(removed: str, path: Path) -> None:
+    """What is acknowledged stands in a file that the next gate finds, with all that was before."""
+    journal = opened(path)
+    journal.append([requested("run-a"), sedimented()], durable=True)
+    for part in {"file": ("",), "file and log": ("", "-wal", "-shm"), "folder": ()}[removed]:
+        Path(f"{path}{part}").unlink()
+    if removed == "folder":
+        shutil.rmtree(path.parent)
+
+    journal.append([requested("run-b")], durable=True)
+    journal.append([requested("run-c")], durable=False)
+
+    left = sorted(entry.name for entry in path.parent.iterdir())
+    assert left == ["gate.sqlite", "gate.sqlite-shm", "gate.sqlite-wal"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    journal.close()
+    following = opened(path)
+    assert following.notice is None
+    assert following.replay() == [requested(f"run-{n}") for n in "abc"]
+    assert len(following.observations()) == 1
+
+
+def test_a_journal_is_not_put_back_into_a_folder_of_others(path: Path) -> None:
+    """Where somebody else could replace it, nothing is written until the folder is gone."""
+    journal = opened(path)
+    journal.append([requested("run-a")], durable=True)
+    shutil.rmtree(path.parent)
+    path.parent.mkdir()
+    path.parent.chmod(0o777)
+
+    with pytest.raises(JournalError, match="state_directory"):
+        journal.append([requested("run-b")], durable=True)
+
+    assert list(path.parent.iterdir()) == []
+    path.parent.chmod(0o700)
+    journal.append([requested("run-c")], durable=True)
+    assert opened(path).replay() == [requested("run-a"), requested("run-c")]
+
+
+def test_a_file_that_was_replaced_is_not_written_to(path: Path) -> None:
     """Nothing is acknowledged into a file that the next gate would not find."""
     journal = opened(path)
     path.unlink()
-
-    with pytest.raises(JournalError, match="No such file"):
-        journal.append([requested("run-a")], durable=True)
-
     opened(path).append([requested("run-b")], durable=True)
+
     with pytest.raises(JournalError, match="replaced while in use"):
         journal.append([requested("run-a")], durable=True)
 

@@ -88,6 +88,41 @@ def test_what_goes_on_after_a_server_imports_nothing_that_lies_about(
     until(lambda: '"end": "completed"' in summary.read_text(), "the run has ended")
 
 
+def test_a_gate_whose_state_is_removed_goes_on_and_writes_all_of_it_down_again(
+    places: Places, tmp_path: Path
+) -> None:
+    """A cleaner takes the state directory under a live gate: runs go on, new ones are taken, and
+    the next gate has what was before, under the same mark of the machine.
+    """
+    state, release = places.root / "state" / "gpugate", tmp_path / "release"
+    first, second = Served(places), None
+    try:
+        waits = ["/bin/sh", "-c", f"while [ ! -e {release} ]; do sleep 0.1; done"]
+        body = {"argv": waits, "cwd": "/", "gpus": 0}
+        before = first.ask("POST", "/runs", {"name": "before", **body}).json["run_id"]
+        first.active(before)
+        mark = (state / "machine").read_text()
+        shutil.rmtree(state)
+
+        after = first.ask("POST", "/runs", {"name": "after", **body})
+        assert after.status == 202, after.body
+        first.active(after.json["run_id"])
+        until((state / "machine").exists, "the mark is there again")
+        assert (state / "machine").read_text() == mark
+        first.kill()
+
+        second = Served(places)
+        for run_id in (before, after.json["run_id"]):
+            second.active(run_id)
+            story = second.ask("GET", f"/runs/{run_id}/story").json["story"]
+            assert story[0]["event"] == "requested"
+    finally:
+        release.touch()
+        for server in (first, second):
+            if server is not None:
+                server.kill()
+
+
 # -- users without a name, or a home --------------------------------------------------------------
 
 
