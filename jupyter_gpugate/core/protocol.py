@@ -68,6 +68,18 @@ def isolation(environ: Mapping[str, str]) -> list[str]:
     return ["-s", "-S"] if environ.get("PYTHONHOME") else ["-I", "-S"]
 
 
+def importable(environ: Mapping[str, str], root: str) -> dict[str, str]:
+    """Let a process that starts in another folder import the package from ``root``.
+
+    What a relative entry of PYTHONPATH means there is nothing that anybody has meant.
+    """
+    kept = [entry for entry in environ.get("PYTHONPATH", "").split(":") if entry.startswith("/")]
+    if not root.endswith(("/site-packages", "/dist-packages")):
+        kept.insert(0, root)
+    others = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
+    return {**others, "PYTHONPATH": ":".join(kept)} if kept else others
+
+
 def gate_name(boot_id: str, uid: int, home: str) -> str:
     """Name the one gate that a user has on a machine, whatever its settings."""
     parts = (boot_id, str(uid), home)

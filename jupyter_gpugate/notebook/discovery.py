@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Optional
 
-from jupyter_gpugate.core.protocol import RUN_MODULE, isolation
+from jupyter_gpugate.core.protocol import RUN_MODULE, importable, isolation
 from jupyter_gpugate.notebook import enclosing_run, gate_record
 from jupyter_gpugate.notebook.environment import for_a_gate
 from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
@@ -36,6 +36,7 @@ FORESTALLED_S: Final = 10.0
 #: In a gate's state folder: the path of its socket, as text.
 RECORD_NAME: Final = "socket"
 _LONGEST_PATH: Final = 4096
+_ROOT: Final = str(Path(__file__).resolve().parents[2])
 _PREAMBLE: Final = re.compile(r"^(?:[\d-]{10} [\d:,]+ [A-Z]+ |(\w+\.)*[A-Z]\w+: )")
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 #: Run by an interpreter of its own: forking this process, with its threads, is not safe.  It ends
@@ -256,7 +257,7 @@ def _launch_outside(
 ) -> None:
     """Have a gate started that does not belong to the run which this process belongs to."""
     log.unlink(missing_ok=True)
-    inherited = _where_importable(for_a_gate(environ))
+    inherited = importable(for_a_gate(environ), _ROOT)
     where = {"log": str(log), "cwd": _home_or_root()}
     if not enclosing_run.ask_for_gate(attempt, inherited, give_up, **where) and not give_up():
         raise GateUnreachable(
@@ -276,7 +277,7 @@ def _launch(log: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
             stdout=subprocess.DEVNULL,
             stderr=descriptor,
             cwd=_home_or_root(),
-            env=_where_importable(for_a_gate(environ)),
+            env=importable(for_a_gate(environ), _ROOT),
         )
     except OSError as error:
         raise GateError(f"a gate cannot be started: {error}; see {log}") from None
@@ -287,17 +288,6 @@ def _launch(log: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
 def _home_or_root() -> str:
     home = gate_record.home()
     return home if os.path.isdir(home) else "/"  # noqa: PTH112 - "" is no home
-
-
-def _where_importable(environ: dict[str, str]) -> dict[str, str]:
-    """Let the gate import what this process does, but nothing from the folder it starts in."""
-    parent = Path(__file__).resolve().parents[2]
-    inherited = environ.get("PYTHONPATH", "").split(os.pathsep)
-    kept = [entry for entry in inherited if os.path.isabs(entry)]  # noqa: PTH117 - "" is a folder
-    if parent.name not in {"site-packages", "dist-packages"}:
-        kept.insert(0, str(parent))
-    environ.pop("PYTHONPATH", None)
-    return {**environ, "PYTHONPATH": os.pathsep.join(kept)} if kept else environ
 
 
 def _last_words(log: Path) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from tornado.iostream import IOStream
 
-from jupyter_gpugate.core.protocol import RUN_MODULE, from_json, is_token, to_json
+from jupyter_gpugate.core.protocol import RUN_MODULE, from_json, importable, is_token, to_json
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.clock import awake_time, boot_id
 from jupyter_gpugate.gate.history import History
@@ -47,6 +47,7 @@ from jupyter_gpugate.server.polls import Polls
 RUN_VARIABLE = "GPUGATE_RUN_ID"
 #: How often a follower looks whether it may take over, and a gate whether it can be found.
 LOOK_S = 1.0
+_ROOT = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ class Host:
 def _start_gate(environ: dict[str, str], *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", RUN_MODULE, "jupyter_gpugate", "serve", "--user", *options],
-        env={k: v for k, v in environ.items() if not is_token(k)},
+        env=importable({k: v for k, v in environ.items() if not is_token(k)}, _ROOT),
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

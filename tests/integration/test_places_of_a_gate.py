@@ -75,14 +75,21 @@ def test_a_gate_that_a_client_starts_imports_nothing_that_lies_about(
 def test_what_goes_on_after_a_server_imports_nothing_that_lies_about(
     places: Places, littered: Path, tmp_path: Path
 ) -> None:
-    """A server hands its runs on to a process that starts as cleanly."""
+    """A server hands its runs on to a process that starts as cleanly, and finds this package where
+    the server has found it.
+    """
     release = tmp_path / "release"
-    server = Served(places)
+    server = Served(places, PYTHONPATH="relative:/usr/lib")
     waits = f"while [ ! -e {release} ]; do sleep 0.1; done"
     body = {"name": "x", "argv": ["/bin/sh", "-c", waits], "cwd": str(littered), "gpus": 0}
-    run_id = server.ask("POST", "/runs", body).json["run_id"]
+    answer = server.ask("POST", "/runs", body)
+    assert answer.status == 202, answer.body
+    run_id = answer.json["run_id"]
     server.active(run_id)
     server.stop()
+    lock = GateLock(places.root / "state" / "gpugate" / "gate.lock")
+    variables = Path(f"/proc/{until(lock.holder, 'a gate').pid}/environ").read_bytes().split(b"\0")
+    assert os.fsencode(f"PYTHONPATH={Path(__file__).resolve().parents[2]}:/usr/lib") in variables
     release.touch()
     summary = places.runs / run_id / "summary.json"
     until(lambda: '"end": "completed"' in summary.read_text(), "the run has ended")
