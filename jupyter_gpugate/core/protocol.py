@@ -71,7 +71,7 @@ def isolation(environ: Mapping[str, str]) -> list[str]:
 def importable(environ: Mapping[str, str], root: str) -> dict[str, str]:
     """Let a process that starts in another folder import the package from ``root``.
 
-    What a relative entry of PYTHONPATH means there is nothing that anybody has meant.
+    Relative entries of PYTHONPATH are left out: they would name other folders there.
     """
     kept = [entry for entry in environ.get("PYTHONPATH", "").split(":") if entry.startswith("/")]
     if not root.endswith(("/site-packages", "/dist-packages")):

@@ -59,7 +59,7 @@ class JournalFile:
     def __init__(self, path: Path) -> None:
         """Open the file or begin an empty one; see `Journal.open` for what is refused."""
         self.path = path
-        self._is_copied = False  # to where it was removed from, and not opened there yet
+        self._is_copied = False  # restored on the disk, but not opened there yet
         self._open()
 
     def _open(self) -> None:
@@ -137,9 +137,9 @@ class JournalFile:
             self._pragma("wal_checkpoint(TRUNCATE)")
 
     def _bring_back(self) -> None:
-        """Put the file back where somebody has removed it, alone or with its folder.
+        """Restore the file after it was removed, alone or with its folder.
 
-        Until it is closed, all of it is there to be copied.
+        The connection still reads all of it, so that a copy can be made.
         """
         if not self._is_copied:
             _refuse_network(self.path)

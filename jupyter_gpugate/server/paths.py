@@ -51,7 +51,7 @@ def spare_socket() -> Path:
 
 
 def check_absolute(path: Path) -> None:
-    """Raise `UnsafePath` for a path that means another socket in another working directory."""
+    """Raise `UnsafePath` for a relative path, which depends on the working directory."""
     if not path.is_absolute():
         raise UnsafePath(f"{SOCKET_VARIABLE}: {path} is no absolute path")
 

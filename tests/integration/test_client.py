@@ -78,7 +78,7 @@ def test_a_dead_socket_is_passed_over(runtime: Path, monkeypatch: pytest.MonkeyP
 def test_a_socket_is_named_by_an_absolute_path(
     named: str, gate: GateStandIn, runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A path that is another one in another working folder is refused before a gate is started."""
+    """A relative path is refused before a gate is started."""
     monkeypatch.chdir(runtime)
     monkeypatch.setenv(discovery.SOCKET_VARIABLE, named)
     with pytest.raises(GateError, match=f"{discovery.SOCKET_VARIABLE}: .* is no absolute path"):
