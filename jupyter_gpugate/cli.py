@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Optional
 from jupyter_gpugate._version import __version__
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.model import Fault
     from jupyter_gpugate.notebook.errors import GateError
     from jupyter_gpugate.notebook.waiting import Verdict
 
@@ -199,7 +198,7 @@ def _cancel(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from jupyter_gpugate.faces import tables
+    from jupyter_gpugate.faces import doctor
     from jupyter_gpugate.notebook.client import connect
     from jupyter_gpugate.notebook.errors import GateUnreachable
 
@@ -208,13 +207,15 @@ def _doctor(options: argparse.Namespace) -> int:
     except GateUnreachable as error:
         if not _can_measure():
             raise GateUnreachable(f"{error}; {_TOO_OLD}") from None
-        answer = _read_here()
-    _print(options, answer, tables.machine(answer)["text/plain"])
+        from jupyter_gpugate.gate.measure_once import read_machine
+
+        answer = read_machine()
+    _print(options, answer, doctor.machine(answer)["text/plain"])
     return OK
 
 
 def _with_disk(answer: dict[str, Any]) -> dict[str, Any]:
-    """Add what the gate does not reckon up for every caller: how much run directories hold."""
+    """Add the size of the run directories, which the gate does not compute for every caller."""
     from jupyter_gpugate.notebook.disk import held_below
 
     runs = answer.get("runs")
@@ -300,54 +301,3 @@ def _code_of(error: GateError) -> int:
     if isinstance(error, GateUnreachable):
         return UNAVAILABLE
     return MISUSED if error.status in (400, 413) else FAILED
-
-
-def _read_here() -> dict[str, Any]:
-    """Measure without a gate, in the form in which a gate answers."""
-    import asyncio
-
-    from jupyter_gpugate.core.devices import name_of
-    from jupyter_gpugate.core.protocol import to_json
-    from jupyter_gpugate.gate.accelerators import unmanaged
-    from jupyter_gpugate.gate.clock import awake_time
-    from jupyter_gpugate.gate.machine import MachineReader
-    from jupyter_gpugate.gate.nvml import GpuReader
-
-    async def gpus() -> tuple[Any, Any, bool]:
-        reader = GpuReader(awake_time)
-        try:
-            answer = await reader.read()
-            while answer[1].fault is not None and answer[1].fault.code == "starting":
-                answer = await reader.read()
-        finally:
-            await reader.close()
-        return answer
-
-    machine = MachineReader()
-    ram = machine.read()
-    machine.close()
-    devices, health, pids_are_ours = asyncio.run(gpus())
-    here = {reading.device.uuid: reading.device for reading in devices}
-    return {
-        "reach": None,
-        "unmanaged": [one._asdict() for one in unmanaged(measured=bool(devices))],
-        "ram": to_json(ram.ram),
-        "readers": to_json([health, ram.health]),
-        "devices": [
-            {**_device_row(to_json(reading)), "name": name_of(here, reading.device.uuid)}
-            for reading in devices
-        ],
-        "attribution": {
-            "devices": {r.device.uuid: {"fault": _text(r.processes_fault)} for r in devices},
-            "pids_are_ours": pids_are_ours,
-        },
-    }
-
-
-def _device_row(reading: Mapping[str, Any]) -> dict[str, Any]:
-    kept = ("free_bytes", "utilisation", "source", "fault")
-    return {**reading["device"], **{name: reading[name] for name in kept}}
-
-
-def _text(fault: Optional[Fault]) -> Optional[str]:
-    return fault.text if fault is not None else None

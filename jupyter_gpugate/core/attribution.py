@@ -107,7 +107,7 @@ class _Shares:
         return max(0, self.used - sum(self.by_holder.values()) - _total(self.external))
 
     def claim(self, claims: Iterable[tuple[Holder, int]]) -> int:
-        """Give what no process proves, as far as it can be true; return how much that is."""
+        """Attribute memory that no process shows, as far as plausible; return the amount."""
         before = left = self.unexplained()
         for holder, claimed in sorted(claims):
             held = min(max(0, claimed), left)

@@ -40,7 +40,7 @@ class Evidence:
     bound_bytes: int  # greatest lower bound that no later enforced cap has refuted
     oom_bytes: int  # greatest out-of-memory figure since the last complete one, else 0
     cap_bytes: int | None  # least enforced cap that sufficed since the last out-of-memory
-    #: What rose and fell elsewhere with attempts since the last complete one, at most.
+    #: The most that grew and shrank elsewhere with attempts since the last complete one.
     elsewhere_bytes: int = 0
 
     @property

@@ -158,7 +158,7 @@ def look(asks: Asks, rooms: Mapping[str, Room]) -> dict[str, Look]:
 
 
 def ram_of(rooms: Mapping[str, Room], asks: Asks) -> Room:
-    """The RAM that a request takes from; the gate's, for a cgroup that nobody queues for."""
+    """Return the RAM room of a request; the gate's, for a cgroup without queued requests."""
     return rooms.get(ram_in(asks.key.cgroup)) or rooms[RAM]
 
 

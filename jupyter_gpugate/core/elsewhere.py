@@ -22,11 +22,11 @@ from jupyter_gpugate.core.model import (
 )
 from jupyter_gpugate.core.state import GateState, Lease
 
-#: What is worth a doubt together, and of a single process; and so many times what the run held.
+#: The least total, the least per process, and the least multiple of what the run held.
 LEAST_BYTES = 256 * MB
 LEAST_OF_ONE = 64 * MB
 FACTOR = 2
-#: What there was this long before the end counts as there at the end.
+#: Memory held within this time before the end counts as held at the end.
 LAST_S = 5.0
 
 

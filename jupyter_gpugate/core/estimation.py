@@ -199,7 +199,7 @@ class _Known:
     ignored: tuple[str, ...]
     bound_bytes: int  # of the owner and name
     prior_bytes: Optional[int]  # of other sources of the owner and name
-    elsewhere_bytes: int  # what seems to have been held for its attempts out of their trees
+    elsewhere_bytes: int  # apparently held for its attempts outside their trees
 
     def views(self, asked: Setting) -> list[_View]:
         """See the asked setting on its device model, or on each model seen if it names none."""

@@ -17,13 +17,13 @@ from jupyter_gpugate.core.model import (
 )
 from jupyter_gpugate.core.state import Ended, GateState, Lease, Rise, Who
 
-#: What moves less is nobody's to answer for.
+#: Smaller changes are not attributed to anybody.
 LEAST_RISE_BYTES = 64 * MB
-#: A resource with less than this free is full, whatever was promised on it.
+#: A resource with less than this free counts as full.
 FULL_BYTES = 256 * MB
 #: How many growers a sentence names.
 NAMED = 3
-#: Ends that a full resource may have caused, and what says that one has.
+#: Ends that a full resource may have caused, and the evidence for it.
 FAILURES = (RunEnd.FAILED, RunEnd.OOM, RunEnd.LOST)
 FULL_BY_EVIDENCE = {"device_full": "vram", "host_oom_killer": RAM, "memory_error": RAM}
 

@@ -63,14 +63,14 @@ def _granted(draft: Draft, event: ev.Granted) -> None:
 
 
 def _others_there(draft: Draft, devices: Iterable[str]) -> dict[str, Mapping[Who, int]]:
-    """Who else holds what, where the last sample tells, on the resources of a new lease."""
+    """Return what others hold on the resources of a new lease, as of the last sample."""
     shares, leases = draft.get("attribution").resources, draft.get("leases")
     told = {r: others_of(shares[r], leases) for r in (RAM, *devices) if r in shares}
     return {resource: held for resource, held in told.items() if held is not None}
 
 
 def _estimate_there(draft: Draft, queued: Queued, devices: Iterable[str]) -> Estimate:
-    """What the run was told of the kind of device that it was given."""
+    """Return the run's estimate for the kind of device that it was given."""
     inventory = draft.get("inventory")
     models = [inventory[uuid].model for uuid in devices if uuid in inventory]
     return estimate_for(queued.estimates, models[0] if models else "")

@@ -345,7 +345,7 @@ class Observation:
     duration_s: Optional[float] = None
     neighbours: int = 0
     run_id: str = ""
-    #: What rose and fell with the run in the hands of others: then it has shown nothing.
+    #: Memory of others that grew and shrank with the run: then it teaches nothing.
     elsewhere_bytes: Optional[int] = None
 
 

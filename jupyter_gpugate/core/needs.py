@@ -80,7 +80,7 @@ def needs_of(
 
 
 def named(told: Estimate, model: str) -> Estimate:
-    """The estimate with the kind of device that it is told of."""
+    """Return the estimate with the kind of device that it is for."""
     terms = (replace(t, device_model=model) if t.resource == VRAM else t for t in told.terms)
     return replace(told, terms=tuple(terms))
 
@@ -92,7 +92,7 @@ def estimate_for(estimates: Estimates, model: str) -> Estimate:
 
 
 def model_told(state: GateState, devices: Iterable[str], mask: Mask) -> str:
-    """The kind of device that a request is told of: of those it is about, else of one that is here.
+    """Return the kind of device to estimate for: a requested one, else one that is here.
 
     A device that is missing, or hidden by the request's mask, gives it no number.
     """

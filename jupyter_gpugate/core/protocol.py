@@ -43,7 +43,7 @@ RUN_MODULE = (
 
 #: No number that means anything is larger, and every reckoning with smaller ones stays finite.
 LARGEST = (1 << 63) - 1
-#: Of a name that somebody made up, no more than this is repeated.
+#: The most characters of an unknown name that a message repeats.
 SHOWN_CHARS = 64
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ RAM_FLOOR_SHARE = 0.04
 CGROUP_FLOOR_BYTES = 256 * MB
 GPU_FLOOR_BYTES = 256 * MB
 GPU_FLOOR_SHARE = 0.10
-#: A driver that takes longer than this for one pass over its boards is not waited for any longer.
+#: The longest pass over all boards for which a driver is waited for.
 SLOWEST_PASS_S = 20.0
 #: The driver's own word for a device that is off the bus.
 GPU_IS_LOST = "nvml-15"
@@ -294,7 +294,7 @@ def machine_reason(state: GateState) -> Optional[Reason]:
 def _patience_s(state: GateState, sample: Sample) -> float:
     """How old a reading of a GPU may be: one pass later, and its successor's pass as well.
 
-    A driver that is slow to tell of many boards is no reason to start nothing for ever.
+    A driver that is slow because of many boards must not block every start.
     """
     took = max((h.took_s for h in sample.readers if h.name == "gpu"), default=0.0)
     return state.traits.stale_after_s + 2 * min(took, SLOWEST_PASS_S)

@@ -79,7 +79,7 @@ class Needs(NamedTuple):
 
 NO_NEEDS = Needs(UNKNOWN, ())
 NO_ESTIMATE = Estimate(())
-#: What a request is told it needs on each kind of device; on none, "" stands for RAM alone.
+#: The estimates of a request by kind of device; "" for RAM only.
 Estimates = tuple[tuple[str, Estimate], ...]
 
 
@@ -148,7 +148,7 @@ class Usage:
 
 
 class Who(NamedTuple):
-    """Somebody who holds memory that is promised to no run."""
+    """A holder of memory that is promised to no run."""
 
     kind: str  # "process", "notebook" or "run"; empty where nobody can be named
     name: str = ""
@@ -157,7 +157,7 @@ class Who(NamedTuple):
 
 
 class Rise(NamedTuple):
-    """By how much somebody has grown."""
+    """The growth of one holder."""
 
     who: Who
     rise_bytes: int
@@ -266,7 +266,7 @@ class Ended:
     attempt: int = 0
     fence: int = 0
     peaks: Mapping[str, int] = field(default_factory=dict)  # resource -> bytes, as measured
-    #: Kind of resource -> bytes that rose and fell with the run in the hands of others.
+    #: Kind of resource -> bytes of others that grew and shrank with the run.
     elsewhere: Mapping[str, int] = field(default_factory=dict)
     evidence: str = ""  # of memory that was full, as its supervisor says
     charges: Mapping[str, int] = field(default_factory=dict)

@@ -138,7 +138,7 @@ def _fold(
     wall: float,
     sample: Optional[Sample] = None,
 ) -> GateState:
-    """Apply events; an end is looked at in the state before it, for what it has taught.
+    """Apply events; the observations of an end are taken from the state before it.
 
     ``sample`` is a new one, taken after these events.
     """

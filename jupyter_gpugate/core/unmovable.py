@@ -22,7 +22,7 @@ class Reports(NamedTuple):
 
 
 def follow(state: GateState, sample: Sample) -> GateState:
-    """Keep, for each report that counts from this sample on, what there was of such memory."""
+    """Record, for each report that counts from this sample on, the total of such memory."""
     if sample.ram is None:
         return state
     there = sample.ram.unmovable_bytes
@@ -31,7 +31,7 @@ def follow(state: GateState, sample: Sample) -> GateState:
     for run_id, known in state.leases.items():
         lease = known
         if _counts(lease, sample) and lease.unmovable_from != lease.report_at:
-            # What went between the last two samples may have been in the report still.
+            # Memory freed between the last two samples may still be in the report.
             most = max(there, before)
             lease = replace(lease, unmovable_from=lease.report_at, unmovable_bytes=most)
         leases[run_id] = lease

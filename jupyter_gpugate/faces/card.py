@@ -15,7 +15,7 @@ from jupyter_gpugate.faces.words import Json
 #: Lines of output in the text form; the HTML form scrolls through all that the gate keeps at hand.
 TEXT_LINES: Final = 20
 _TEXT_CHARS: Final = 8 * 1024
-#: Of a row, which may quote what the run itself said, and rows of one kind.
+#: The longest row, which may quote the run, and the most rows of one kind.
 _ROW_CHARS: Final = 1000
 _MOST_WARNINGS: Final = 50
 _LABEL_WIDTH: Final = 10

@@ -132,7 +132,7 @@ class _Screen:
             self._column = 0
 
     def _down(self, count: int) -> None:
-        """Move down, below the last row only while there are cells to spare."""
+        """Move down; below the last row only within the limit of cells."""
         below = self._line + min(count, _MOST_ROWS)
         missing = below + 1 - len(self.rows)
         if missing > 0:
@@ -150,14 +150,14 @@ class _Screen:
             row.clear()
 
     def _spend(self, cells: int) -> int:
-        """Take cells off those to spare; return how many there were."""
+        """Take cells from the limit; return how many were left."""
         granted = min(cells, self._spare)
         self._spare -= granted
         return granted
 
 
 def _number(digits: str) -> int:
-    """Read a parameter; any number too large for a screen stands for all of them."""
+    """Read a parameter; numbers too large for a screen are cut to one limit."""
     return int(digits.lstrip("0")[:_DIGITS] or 0) if digits.isdigit() else 0
 
 
@@ -193,7 +193,7 @@ def _rows_html(rows: Iterable[_Row]) -> Iterator[str]:
 
 
 def _few_marks(text: str) -> str:
-    """Drop the marks beyond those that any script needs on one character."""
+    """Drop combining marks beyond the number that any script needs."""
     return text if text.isascii() else "".join(text[at] for at in _kept(text))
 
 

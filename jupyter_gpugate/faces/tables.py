@@ -1,4 +1,4 @@
-"""The queue, an estimate and a machine as text and HTML tables, for notebooks and terminals."""
+"""The queue and an estimate as text and HTML tables, for notebooks and terminals."""
 
 from __future__ import annotations
 
@@ -22,17 +22,12 @@ _CELL: Final = "text-align:left;vertical-align:top;padding:0 14px 0 0"
 
 def queue(snapshot: Json) -> dict[str, str]:
     """Both forms of a snapshot, by MIME type."""
-    return _bundle(list(queue_parts(snapshot)))
+    return bundle(list(queue_parts(snapshot)))
 
 
 def estimate(answer: Json) -> dict[str, str]:
     """Both forms of an estimate, by MIME type."""
-    return _bundle(list(estimate_parts(answer)))
-
-
-def machine(answer: Json) -> dict[str, str]:
-    """Both forms of what can be measured and enforced here, by MIME type."""
-    return _bundle(list(machine_parts(answer)))
+    return bundle(list(estimate_parts(answer)))
 
 
 def cancelled(run_id: str, answer: Json) -> str:
@@ -79,7 +74,7 @@ def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
     now = snapshot.get("now")
     if snapshot.get("owner"):
         yield f"the gate of {snapshot['owner']}", []
-    for line in words.locks(snapshot, _awake_time() if now is None else now):
+    for line in words.locks(snapshot, awake_time() if now is None else now):
         yield line, []
     yield "memory", [columns, *_memory(snapshot)]
     running = snapshot.get("running") or ()
@@ -129,20 +124,6 @@ def estimate_parts(answer: Json) -> Iterator[tuple[str, Table]]:
         yield "it would start now" if answer["would_start"] else f"it would wait{because}", []
 
 
-def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:
-    """Say in sentences what can be measured and enforced here, and why not."""
-    yield "measured", [[line] for line in _measured(answer)]
-    yield "enforced", [[line] for line in _ENFORCED]
-    yield "how long runs live", [[line] for line in _LIVES]
-    runs = answer.get("runs")
-    if runs:
-        yield "kept on the disk", [[line] for line in words.kept(runs)]
-    if answer.get("reach") == "user":
-        yield "this gate starts only your runs; runs of other users count as external", []
-    if not answer.get("reach"):
-        yield "no gate is running for this user; the first run starts one", []
-
-
 def text(parts: Sequence[tuple[str, Table]]) -> str:
     """Headings and aligned columns."""
     return "\n".join(
@@ -159,7 +140,8 @@ def html(parts: Sequence[tuple[str, Table]]) -> str:
     )
 
 
-def _bundle(parts: Sequence[tuple[str, Table]]) -> dict[str, str]:
+def bundle(parts: Sequence[tuple[str, Table]]) -> dict[str, str]:
+    """Both forms of headings with their tables, by MIME type."""
     return {"text/plain": text(parts), "text/html": html(parts)}
 
 
@@ -169,8 +151,8 @@ def _workers(most: int) -> str:
     return f"up to {most} workers fit now" if most > 1 else "1 worker fits now"
 
 
-def _awake_time() -> float:
-    # The gate's own clock, which is the same for every process of this machine.
+def awake_time() -> float:
+    """Read the gate's clock, which is the same for every process of this machine."""
     return time.monotonic()
 
 
@@ -227,7 +209,7 @@ def _lingering(row: Json, devices: Sequence[Json]) -> list[str]:
     return [str(row.get("run_id", "")), f"{where} {words.mb(row.get('held_bytes'))}"]
 
 
-#: Rows that are no process's.
+#: Rows without a process.
 _NOTES: Final = {
     "unlisted": "system memory, or processes that are not visible here",
     "shared_memory": "shared memory and files in memory (/dev/shm, tmpfs)",
@@ -262,73 +244,6 @@ def _troubles(snapshot: Json) -> Iterator[str]:
         fault: Json = reader.get("fault") or {}
         if fault:
             yield f"the {reader.get('name')} reader: {fault.get('text') or fault.get('code')}"
-
-
-_ENFORCED: Final = (
-    "The GPU memory of a cell that uses torch is capped at its charge: beyond it the cell fails.",
-    "JAX is told its cap, and TensorFlow to take no more than it uses; nothing holds them back.",
-    "Other programs have no cap: they are watched, and charged for what they hold.",
-    "RAM is checked before a run starts and watched while it runs; it is never capped.",
-)
-
-_LIVES: Final = (
-    "A run goes on when its notebook, its Jupyter server or its gate ends; a later gate adopts it.",
-    "A service manager that ends a server's whole control group, like systemd, ends its runs too.",
-    "A cancel stops a run's whole process tree, also what has left its session or process group.",
-)
-
-
-def _measured(answer: Json) -> Iterator[str]:
-    ram: Json = answer.get("ram") or {}
-    if ram:
-        bound = ram.get("bound_by")
-        here = ", in which the gate runs" if answer.get("reach") else ""
-        limit = f", as the limit of cgroup {bound} allows{here}"
-        by = "" if bound in (None, "machine") else limit
-        sizes = f"{words.mb(ram.get('free_bytes'))} free of {words.mb(ram.get('total_bytes'))}"
-        yield f"RAM is measured: {sizes}{by}."
-    else:
-        yield "RAM cannot be read: nothing starts."
-    attribution: Json = answer.get("attribution") or {}
-    shares: Json = attribution.get("devices") or {}
-    devices = answer.get("devices") or ()
-    for device in devices:
-        yield from _device_lines(device, shares.get(device.get("uuid")) or {})
-    for reader in answer.get("readers") or ():
-        fault: Json = reader.get("fault") or {}
-        if fault:
-            yield f"The {reader['name']} reader: {fault.get('text')}."
-        elif reader["name"] == "gpu" and not devices:
-            yield "No GPU can be measured here: only RAM is checked before a run starts."
-    if answer.get("unmanaged"):
-        yield _not_gated(answer["unmanaged"])
-    for line in words.locks(answer, _awake_time()):
-        yield f"{line[0].upper()}{line[1:]}."
-    for line in answer.get("ignored_settings") or ():
-        yield f"A setting has no effect: {line}."
-    if devices and not attribution.get("pids_are_ours", True):
-        yield "The driver counts processes of another PID namespace: holders cannot be told apart."
-
-
-def _not_gated(accelerators: Sequence[Json]) -> str:
-    names = [f"{a['path']} ({a['maker']})" if a["maker"] else a["path"] for a in accelerators]
-    return (
-        f"Not gated: {', '.join(names)}. The gate cannot measure their memory; "
-        "a run sees them as its notebook does, without knowing who else uses them."
-    )
-
-
-def _device_lines(device: Json, shares: Json) -> Iterator[str]:
-    name = f"{words.device_name(device)} ({device.get('model')})"
-    fault: Json = device.get("fault") or {}
-    if device.get("free_bytes") is None:
-        why = fault.get("text") or device.get("message") or "the driver gives no number"
-        yield f"{name} cannot be measured: {why}."
-        return
-    sizes = f"{words.mb(device['free_bytes'])} free of {words.mb(device.get('total_bytes'))}"
-    yield f"{name} is measured ({device.get('source')}): {sizes}."
-    if shares.get("fault"):
-        yield f"{name} does not tell who holds its memory: {shares['fault']}."
 
 
 def _total(total: object) -> str:

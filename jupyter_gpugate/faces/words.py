@@ -72,7 +72,7 @@ def device_name(device: Json) -> str:
     return str(device.get("name") or f"GPU {device.get('index', '?')}")
 
 
-#: A submit that is no run yet.
+#: The states of a submit before it is a run.
 _BEFORE: Final = {"reading": "reading your sources", "asking": "waiting for the gate to take it"}
 
 
@@ -133,7 +133,7 @@ def visible(text: str) -> str:
 
 
 def beyond_hints(run: Json) -> Iterator[str]:
-    """Say for each of the author's hints that the run held more, and what to raise it to."""
+    """Say for each hint that the run exceeded it, and which value to use."""
     devices = list(run.get("devices") or ())
     peaks: Json = run.get("peaks") or {}
     for term_ in (run.get("estimate") or {}).get("terms") or ():

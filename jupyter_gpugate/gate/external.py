@@ -35,7 +35,7 @@ class Names:
         return [{**row, **self._of(row, now)} for row in rows]
 
     def of_grower(self, one: Rise) -> str:
-        """A process that grew, as far as it can still be told: pid, user, command."""
+        """Describe a process that grew, as far as it can still be read: pid, user, command."""
         key = (one.who.pid, one.who.start_ticks)
         told = self._known.get(key) or _told_by({"pid": one.who.pid})
         user = told.get("user") or (None if one.uid is None else self._users.of(one.uid))

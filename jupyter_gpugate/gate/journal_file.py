@@ -130,7 +130,7 @@ class JournalFile:
             failpoint("store.commit.after")
 
     def compact(self) -> None:
-        """Write the file anew, without what was deleted or overwritten in it, and empty its log."""
+        """Rewrite the file without deleted or overwritten data, and empty its log."""
         with explained(self.path):
             driver: Any = self._connection.connection.driver_connection
             driver.execute("VACUUM")

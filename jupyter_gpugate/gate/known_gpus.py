@@ -14,7 +14,7 @@ GPUS_KNOWN_S = 20.0
 
 
 async def default_gpus(gate: GateLoop, mask: Mask) -> tuple[int, bool]:
-    """How many devices a run gets that does not say, and whether the gate manages any device.
+    """Return the default number of devices of a run, and whether the gate manages any device.
 
     That is one where its notebook sees one.
     """
@@ -34,7 +34,7 @@ def _has_none_to_manage(gate: GateLoop) -> bool:
 
 
 async def come_to_know_gpus(gate: GateLoop) -> bool:
-    """Wait until it is known which GPUs there are; False if the driver takes too long.
+    """Wait until the GPUs are known; return False if the driver takes too long.
 
     A driver that is slow to start must not make a machine seem to have no GPU.
     """

@@ -90,8 +90,8 @@ def state_directory() -> Path:
 def lock_directory() -> Path:
     """Make and return the directory of this user's lock, which no setting moves.
 
-    That of the state where nothing is set, if the home is on a local disk; else the first one that
-    nobody else has taken.  Raises `PermissionError` where none is left.
+    The default state directory if the home is on a local disk, else the first place that no other
+    user has taken.  Raises `PermissionError` where none is left.
     """
     own = f"gpugate-{os.geteuid()}"
     fault: OSError = PermissionError(errno.EACCES, "no directory can hold the lock of the gate")
@@ -141,9 +141,9 @@ def make_private(directory: Path) -> None:
 
 
 def check_own(directory: Path, setting: str, *, closed: bool = False) -> None:
-    """Make ``directory`` for this user alone, or check that nobody else can plant anything in it.
+    """Make ``directory`` private, or check that nobody else can write to it.
 
-    One that is there keeps its mode: it may serve others as well.  With ``closed``, others must not
+    An existing one keeps its mode: it may have other uses.  With ``closed``, others must not
     even enter it.  Raises `PermissionError`, which names the setting that leads there.
     """
     try:
@@ -198,7 +198,7 @@ def _check_plain(path: Path, found: os.stat_result) -> None:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Put a file of this user in the place of whatever has its name."""
+    """Write a file of this user, replacing anything with its name."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     descriptor = open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)

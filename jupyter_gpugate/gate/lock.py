@@ -27,8 +27,8 @@ class LockHolder(NamedTuple):
 class GateLock:
     """The right to be the gate, until `release` or this process's end.
 
-    A locked file alone would let a second gate in once somebody removes it, so the kernel keeps a
-    name as well: the one given, else one that stands for the file's path.
+    If only a file were locked, a second gate could start once it is removed.  So an abstract socket
+    is held as well: with the given name, else one derived from the file's path.
     """
 
     def __init__(self, path: Path, name: str = "") -> None:

@@ -203,7 +203,7 @@ class GateLoop:
         return self._snapshot[1]
 
     def growth_beside(self, run_id: str) -> list[str]:
-        """Who grew where a failed run ran short of memory, in sentences."""
+        """Say in sentences who grew where a failed run ran short of memory."""
         grown = who_grew(self.state, self.sample, run_id)
         return [growth_words(self.state, r, g, self._names.of_grower) for r, g in grown.items()]
 
@@ -280,7 +280,7 @@ class GateLoop:
                 self._log.exception("a listener of the gate failed")
 
     def _watch(self, batch: Sequence[_Posted]) -> bool:
-        """Have the cgroups of runs read; whether one is needed that has not been read yet."""
+        """Request readings of the runs' cgroups; return whether one has not been read yet."""
         asked = [p.event.request.cgroup for p in batch if isinstance(p.event, ev.Requested)]
         live = [lease.request.cgroup for lease in self.state.leases.values()]
         cgroups = frozenset(asked).union(live, (key.cgroup for key in self.state.groups)) - {""}
@@ -289,7 +289,7 @@ class GateLoop:
         return ram is not None and not cgroups <= ram.cgroups.keys()
 
     async def _measure(self, *, anew: bool) -> bool:
-        """Take in what the readers have; an end, or a new cgroup, makes them read anew."""
+        """Take the newest readings; an end, or a new cgroup, requests new ones."""
         measured = anew or self._has_news
         if measured:
             self._has_news = False

@@ -120,7 +120,7 @@ class MachineReader:
         return readings
 
     def _reclaimable_arc(self) -> int:
-        """Return what ZFS says that it gives back; its cache counts as used in MemAvailable."""
+        """Return the reclaimable part of the ZFS cache, which MemAvailable counts as used."""
         try:
             text = self._arcstats.read()
             return max(0, _arc_counter(text, "size") - _arc_counter(text, "c_min"))
@@ -161,7 +161,7 @@ class MachineReader:
 
 
 class _Memory(NamedTuple):
-    """What the kernel says of the machine's memory, in bytes."""
+    """The machine's memory as the kernel reports it, in bytes."""
 
     total: int
     available: int
@@ -174,7 +174,7 @@ class _Memory(NamedTuple):
 
     @property
     def most_reclaimable(self) -> int:
-        """What no cache can be larger than: all but what certainly holds something else."""
+        """Return an upper limit for any cache: all but memory that certainly holds other data."""
         kept = self.anonymous + self.shared + self.huge + self.unreclaimable
         return max(0, self.total - kept)
 
@@ -220,7 +220,7 @@ def _bounded(available: int, level: CgroupRoom | None) -> CgroupReading:
 
 
 def _read_meminfo(text: bytes) -> _Memory:
-    """Read ``/proc/meminfo``; numbers that cannot be are no reading."""
+    """Read ``/proc/meminfo``; impossible numbers are rejected."""
     told = {name: int(number) for name, number in _LINES.findall(text)}
     if not {b"MemTotal", b"MemAvailable"} <= told.keys():
         raise ValueError("no lines MemTotal and MemAvailable")

@@ -1,12 +1,12 @@
 """The GPU reader's own process: the only one that touches the driver's library.
 
-A driver may hang, crash or corrupt whoever calls it, so its caller is a process that can be lost.
+A driver may hang, crash or corrupt its caller, so it is called in a process that can be killed.
 It reads ``{"read": n}`` a line from its standard input and writes one `Answer` a line, until the
 input ends; while a slow driver keeps it, a `SIGN_OF_LIFE` now and then.  The first question also
 has the devices that an earlier child saw, ``known``, so that one which is lost can be named.
 
-An answer whose health has a fault is its last good deed: the library is not opened a second time in
-one process, since a half-initialised one stays so.
+After an answer with a fault it is of no further use: the library is not opened again in the same
+process, because a half-initialised one stays so.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 
 from jupyter_gpugate.core.model import DeviceReading, Fault, ReaderHealth
 
-#: What is missing for a moment may come back by itself; starting a process for it costs more.
+#: A short gap may end by itself; starting a process costs more.
 FIRST_LOOK_S = 3.0
 LONGEST_LOOK_S = 600.0
-#: What the driver or the board cannot do, no new session can.
+#: Faults of the driver or the board that a new session would also have.
 LASTING = frozenset({"nvml-3", "bad_rows"})
 
 

@@ -299,7 +299,7 @@ def _read_stat(text: bytes) -> _Stat:
 
 
 def _is_empty(statm: bytes) -> bool:
-    """Whether there is no memory behind it, as of the dead."""
+    """Return whether the process has no memory, like a dead one."""
     return statm.startswith(b"0 ")
 
 

@@ -153,7 +153,7 @@ def written(wall: object, boot_id: object, kind: str, data: str) -> Written:
 
 
 def _plain(data: str) -> Any:
-    """Read JSON with figures that can be reckoned with; raise `ValueError` for anything else."""
+    """Read JSON with numbers of a possible size; raise `ValueError` for anything else."""
     try:
         plain = json.loads(
             data, parse_float=_figure(float), parse_int=_figure(int), parse_constant=_refused

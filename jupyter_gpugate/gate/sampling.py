@@ -58,7 +58,7 @@ class Sampler:
         self._devices: tuple[DeviceReading, ...] = ()
         self._gpu_health = ReaderHealth("gpu", present=True, taken_at=None)
         self._gpu_not_before = 0.0
-        #: There have been GPUs: a driver that shows none is not believed for long.
+        #: If there were GPUs before, a driver that lists none is asked again soon.
         self.expects_gpus = False
         self._pids_are_ours = True
         self._reading: MachineReading | None = None

@@ -43,7 +43,7 @@ def _scrub(file: JournalFile, table: Table, key: str) -> int:
 
 
 def _clean(rows: Any) -> list[tuple[int, str]]:
-    """Return the rows that change; one that cannot be read is left to whoever reads it."""
+    """Return the rows that change; unreadable rows are left as they are."""
     changed = []
     for at, text in rows:
         try:

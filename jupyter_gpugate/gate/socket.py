@@ -43,7 +43,7 @@ from jupyter_gpugate.gate.loop import GateLoop
 
 T = TypeVar("T")
 
-#: What can be the name of a folder, and of nothing else.
+#: The characters of a folder name.
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 

@@ -69,7 +69,7 @@ class Client:
     ) -> dict[str, Any]:
         """Queue a run; repeating it with the same ``idempotency_key`` queues nothing twice.
 
-        ``told`` hears how far it is, as "reading" its sources, while it is no run yet.  A gate that
+        ``told`` is called with the progress, such as "reading", until it is a run.  A gate that
         is silent is asked again for a minute, unless ``give_up`` says not to.
         """
         status, since = "", time.monotonic()

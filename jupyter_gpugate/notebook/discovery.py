@@ -89,7 +89,7 @@ def candidates(environ: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def find(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
-    """Return the first socket that somebody listens on; a stale one is passed over.
+    """Return the first socket that a process listens on; stale ones are skipped.
 
     Raises `GateError` for a folder or a listener that is not this user's own, unless the user's
     own gate is found in another place; and for a socket that the user has named and that is not
@@ -231,7 +231,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _remedy_for(folder: Path) -> str:
-    """Say what to do: a folder of ours can be closed, another one may have to stay open."""
+    """Say what to do: our own folder can be made private, another one may have to stay open."""
     if folder in (own_folder(), _folder_in_tmp()):
         return f"chmod 700 {folder}"
     return f"set {SOCKET_VARIABLE} to a socket in a folder that only you can enter"
@@ -255,7 +255,7 @@ def _own_log(environ: Mapping[str, str]) -> Path:
 def _launch_outside(
     attempt: Path, log: Path, give_up: Callable[[], bool], environ: Mapping[str, str]
 ) -> None:
-    """Have a gate started that does not belong to the run which this process belongs to."""
+    """Start a gate that does not belong to the run of this process."""
     log.unlink(missing_ok=True)
     inherited = importable(for_a_gate(environ), _ROOT)
     where = {"log": str(log), "cwd": _home_or_root()}

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-#: A network disk may take its time over a hundred thousand files; an answer is wanted.
+#: A time limit, because a network disk may take long over many files.
 PATIENCE_S: Final = 10.0
 
 

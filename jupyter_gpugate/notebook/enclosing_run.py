@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Optional
 
-#: A supervisor looks several times a second; one that is about to end looks no more.
+#: A supervisor checks several times a second, but not when it is about to end.
 TAKEN_S: Final = 15.0
 _PARENT: Final = 1  # counted from the field after the command's closing bracket
 _PROGRAM: Final = b"/supervisor.py"

@@ -12,7 +12,7 @@ from typing import Final, Optional
 
 from jupyter_gpugate.core.protocol import is_token
 
-#: Variables of one run or one notebook, which do not hold for a gate that starts from there.
+#: Variables of one run or one notebook that a gate started from there must not inherit.
 _OF_A_RUN: Final = re.compile(r"GPUGATE_(RUN_ID|ATTEMPT|WORKERS?|CAPS)$|JPY_SESSION_NAME$")
 _REPLACED: Final = "GPUGATE_REPLACED"
 _OF_A_PROCESS: Final = frozenset({"JPY_PARENT_PID", "GPUGATE_EVENTS"})

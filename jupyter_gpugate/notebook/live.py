@@ -46,7 +46,7 @@ class LiveCard:
     def __init__(self, shell: Any) -> None:
         #: A terminal cannot update what it has printed.
         self.updates = getattr(shell, "kernel", None) is not None
-        #: What the page's script keeps up to date is not rewritten under the reader's hand.
+        #: Content that the page's script updates is not rewritten under the reader's hand.
         self.scripted = SOCKET_VARIABLE in os.environ
         self._handle: Any = None
         self._shown: Any = None

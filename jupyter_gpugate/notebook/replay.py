@@ -92,7 +92,7 @@ class Replay:
     def catch_up(self, state: Mapping[str, Any], *, patient: bool = False) -> bool:
         """Show what is new; return whether the card is to show another part of the output.
 
-        ``patient``: nothing is known to be new, so look only now and then.
+        ``patient``: no news is expected, so read only now and then.
         """
         folder = attempt_folder(state)
         now = time.monotonic()
@@ -240,7 +240,7 @@ class Replay:
             most = _TEXT_MOST if is_over else _LIVE_MOST
             part = read_part(path, self._text_from, None, most)
             text = self._said(part)
-            if is_over:  # its traceback is raised in the cell
+            if is_over:  # the cell raises its traceback
                 text = card.without_traceback({**state, "output_tail": text})["output_tail"]
             self._put_text(text, grows=not is_over)
 
@@ -259,7 +259,7 @@ class Replay:
         return self._path.parents[1].name
 
     def _said(self, part: Part) -> str:
-        """Return the text of a part, with a line in the place of what was cut off."""
+        """Return the text of a part, with a line that replaces the missing beginning."""
         everything = words.whole_output(self._run_id())
         return f"[earlier lines: {everything}]\n{part.text}" if part.is_cut else part.text
 

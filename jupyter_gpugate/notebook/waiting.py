@@ -122,7 +122,7 @@ def submitted(
 ) -> State:
     """Queue a run and return the gate's answer, whatever the interrupts ask for meanwhile.
 
-    ``show`` gets what is told of a submit that takes long.
+    ``show`` gets the progress of a long submit.
 
     A run that may be queued is known by its answer alone, so that is waited for; what the
     interrupts come to is judged after it.  Only one that would not wait for a cancel either gives

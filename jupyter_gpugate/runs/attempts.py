@@ -38,7 +38,7 @@ TRIES_S = 20.0
 TRY_S = 1.0
 #: Outcomes after which the gate queues a run again.
 REQUEUED = frozenset({AttemptOutcome.NOT_STARTED.value, AttemptOutcome.EVICTED.value})
-#: Its directory is, and so is how it ended.
+#: Its directory is lost, and with it how it ended.
 GONE = "its directory was removed while it ran: its output, and how it ended, are lost"
 STILL_THERE = "; still there: "
 #: Until a summary that a full disk did not take is written again.

@@ -56,7 +56,7 @@ _NUMBER = re.compile(
 
 
 class Events:
-    """JSON lines to the supervisor, from this process only: what forks off it is not heard.
+    """Sends JSON lines to the supervisor, from this process only: forks of it are ignored.
 
     A display leaves a mark in the printed output, where the supervisor takes it out: that keeps the
     order of prints and displays, those of subprocesses and of libraries in C included.
@@ -82,7 +82,7 @@ class Events:
             self._write({"event": event, **fields})
 
     def show(self, clears: str = "", /, **fields: object) -> None:
-        """Send a display or a clear, which belongs behind what was printed before it."""
+        """Send a display or a clear, which belongs after the output printed so far."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -846,7 +846,7 @@ _TRIES: tuple[type, ...] = tuple(getattr(ast, n) for n in ("Try", "TryStar") if 
 
 
 class Part:
-    """One statement of a cell, and what it reads, binds and changes of the cell's own names."""
+    """One statement of a cell, and the names of the cell that it reads, binds and changes."""
 
     def __init__(self, node: ast.stmt, around: Sequence[ast.expr], code: types.CodeType) -> None:
         self.node = node
@@ -1381,7 +1381,7 @@ class WidgetTexts:
         while True:
             self._awake.wait()
             self._awake.clear()
-            with contextlib.suppress(Exception):  # widgets are anybody's classes
+            with contextlib.suppress(Exception):  # widgets may be of any class
                 self.catch_up()
             time.sleep(WIDGET_PACE_S)
 
@@ -1547,7 +1547,7 @@ def ipython_shell(module: types.ModuleType, events: Events) -> Any:
                     return execute(codes, namespace)
                 finally:
                     self.events.trigger("post_execute")  # open figures are shown here
-                    with contextlib.suppress(Exception):  # widgets are anybody's classes
+                    with contextlib.suppress(Exception):  # widgets may be of any class
                         widgets.catch_up()
 
         def traceback(

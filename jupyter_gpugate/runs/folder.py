@@ -33,7 +33,7 @@ class Torn(Exception):
 
 
 class TooLarge(ValueError):
-    """A record would be larger than what its readers take."""
+    """A record would exceed the limit of its readers."""
 
 
 class Folder:
@@ -109,7 +109,7 @@ class Folder:
             self.sync()
 
     def remove_folder(self, name: str) -> str:
-        """Remove a folder that need not be there; return what of it stays, and why, or ""."""
+        """Remove a folder if it exists; return which files remain, and why, or ""."""
         return remove_tree(name, self._descriptor)
 
     def put_aside(self, name: str) -> Path | None:
@@ -153,7 +153,7 @@ def own_root(root: Path) -> None:
     """Make the folder of all runs, closed to others, or check the one that is there.
 
     An existing folder keeps its mode: whatever is made in it is private by itself.
-    Raises `PermissionError` where others could replace what a run executes.
+    Raises `PermissionError` if others could replace the programs of a run.
     """
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = root.stat()

@@ -44,7 +44,7 @@ class Inventory:
         self._rest: list[str] = []
 
     async def take_in_unfinished(self) -> None:
-        """Read what may be unfinished; the history is left for later."""
+        """Read runs that may be unfinished; the history is read later."""
         try:
             ids, self._rest = await asyncio.to_thread(self._scanner.unfinished_first)
         except OSError as error:
@@ -112,7 +112,7 @@ class Inventory:
                     self.records.add(record)
 
     def _rows(self, run_ids: Iterable[str]) -> tuple[list[tuple[Row, object]], list[str]]:
-        """Return what lists need of runs that have ended, and the ids of all others."""
+        """Return rows of ended runs for lists, and the ids of all others."""
         rows, others = [], []
         for run_id in run_ids:
             summary = None

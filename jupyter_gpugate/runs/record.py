@@ -13,9 +13,9 @@ from jupyter_gpugate.runs.processes import ProcessName
 
 QUEUED, ACTIVE, ENDED = "queued", "active", "ended"
 
-#: Whole records at hand before the older of those that have ended are let go.
+#: The number of whole records in memory before older ended ones are released.
 AT_HAND = 512
-#: Records of let-go runs that are kept for the next question about them.
+#: Records of released runs that are kept for further questions.
 LOADED = 32
 
 Row = dict[str, Any]

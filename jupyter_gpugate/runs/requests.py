@@ -15,7 +15,7 @@ from jupyter_gpugate.core.private import digest_of
 from jupyter_gpugate.core.protocol import is_token
 from jupyter_gpugate.runs.record import Refused
 
-#: Of a value that is refused, no more than this is repeated.
+#: The most characters of a refused value that a message repeats.
 SHOWN_CHARS = 200
 #: Fields of a body that a spec takes over as they are.
 KEPT = (

@@ -84,13 +84,13 @@ class Scanner:
         return sorted(filter(RUN_ID.fullmatch, os.listdir(self._root)))  # noqa: PTH208 - names
 
     def unfinished_first(self) -> tuple[list[str], list[str]]:
-        """Return the ids of what may be unfinished, and those of all other runs."""
+        """Return the ids of runs that may be unfinished, and those of all others."""
         ids = self.run_ids()
         unfinished = {run_id for run_id in ids if may_be_unfinished(self._root / run_id)}
         return sorted(unfinished), [run_id for run_id in ids if run_id not in unfinished]
 
     def scan(self, run_ids: Iterable[str] | None = None) -> Scan:
-        """Read these runs, or all; never raises for what it finds there.
+        """Read these runs, or all; content never makes it raise.
 
         A torn summary is renamed aside inside its run, and one is made up from the attempts, so
         that the run's story goes on from its outcome.  A torn spec is made up from what else is
@@ -112,7 +112,7 @@ class Scanner:
         return Scan(tuple(runs), tuple(troubles))
 
     def read(self, run_id: str) -> tuple[Found, Trouble | None]:
-        """Read one run; raise `OSError` or `Torn` where nothing tells what it was."""
+        """Read one run; raise `OSError` or `Torn` if no record can be read."""
         path = self._root / run_id
         with opened(path) as folder:
             if not folder.is_own():
@@ -149,7 +149,7 @@ class Scanner:
         return spec
 
     def _made_up_spec(self, path: Path, summary: Json | None, attempt: int) -> Json:
-        """Return a spec with what a run's other records tell; raise `Torn` where none does."""
+        """Return a spec made from a run's other records; raise `Torn` if there are none."""
         launch = launch_of(path / "attempts" / str(attempt)) if attempt else None
         known = {**(launch or {}), **(summary or {})}
         if known.get("run_id") != path.name:
@@ -209,7 +209,7 @@ def _made_up_summary(path: Path, spec: Json, attempt: int) -> Json:
 
 
 def blank_spec(run_id: str) -> Json:
-    """Return a spec for a run of which nothing is known but its id."""
+    """Return a spec for a run of which only the id is known."""
     return {
         "run_id": run_id,
         "name": UNKNOWN,

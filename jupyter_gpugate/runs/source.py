@@ -40,7 +40,7 @@ RUNTIMES = ("torch", "jax")
 #: Another Python that a command names is asked where its modules are: how long, how much it says.
 _ASKED_S = 30.0
 _MOST_TOLD = 1 << 20
-#: No module that somebody wrote is larger; what is counts by its bytes.
+#: No hand-written module is larger; larger ones count by their bytes.
 _MOST_READ = 32 << 20
 #: What the compiler raises, besides a SyntaxError, for odd characters and for too deep a nesting.
 _UNREADABLE = (ValueError, RecursionError, MemoryError)
@@ -63,7 +63,7 @@ def describe(request: Mapping[str, Any], processes: int = 1) -> dict[str, Any]:
     there is nothing to run.  Many files are read by so many ``processes``.
     """
     for cached in (_archive, _infos, _named, _owners, _is_pythons_own):
-        cached.cache_clear()  # whoever calls it twice may have edited files in between
+        cached.cache_clear()  # files may have been edited between two calls
     _listed.clear()
     path = request["path"]
     if path is None:
@@ -377,7 +377,7 @@ class Code:
         self._digests["<program>"] = _digest_of(str(file))
 
     def answer(self) -> dict[str, Any]:
-        """Read what waits, and all that it imports, and say what it comes to."""
+        """Read the pending files and everything that they import, and return the result."""
         while self._waiting:
             wanted, self._waiting = self._waiting, []
             for one, facts in zip(wanted, self._reader.read(wanted)):
@@ -415,7 +415,7 @@ class Code:
             folders, end = found.folders, end + 1
 
     def _looked_up(self, module: str, folders: Sequence[str]) -> tuple[Optional[Found], bool]:
-        """Find a module, and say whether what is below it is of interest too."""
+        """Find a module, and return whether its submodules matter as well."""
         above, _, part = module.rpartition(".")
         if not part or module in sys.builtin_module_names:
             return None, False
@@ -649,7 +649,7 @@ class Info(NamedTuple):
     folder: str
 
     def is_installed(self) -> bool:
-        """Tell what was installed there from what a build, or an editable install, left behind."""
+        """Distinguish installed packages from leftovers of a build or an editable install."""
         if _IS_EDITABLE.search(self._read("direct_url.json")):
             return False
         name = self.folder.rpartition("/")[2]
@@ -737,7 +737,7 @@ def _plain(name: str) -> str:
 
 
 def _installers(top: str, folder: str) -> list[Info]:
-    """Return what has installed ``top`` in a folder of the module path; nothing for nobody."""
+    """Return the distribution that installed ``top`` in a folder of the module path, if any."""
     parts = folder.split("/")
     ends = [end for end, part in enumerate(parts, start=1) if part in _PACKAGES]
     site = "/".join(parts[: ends[-1]]) if ends else folder
@@ -959,7 +959,7 @@ class FileReader:
         self._processes = processes
 
     def read(self, wanted: Sequence[Wanted]) -> list[Facts]:
-        """Return what each of the files says."""
+        """Return the facts of each file."""
         before = time.time_ns()
         stamps = [_stamp(one.file) for one in wanted]
         facts = [_known_facts(one, stamp) for one, stamp in zip(wanted, stamps)]
@@ -988,7 +988,7 @@ def _read_here(wanted: Sequence[Wanted]) -> list[Facts]:
 
 
 def _read_elsewhere(wanted: Sequence[Wanted]) -> Callable[[], Optional[list[Facts]]]:
-    """Read files in a child of this process; return what waits for it, and returns None in vain."""
+    """Read files in a child; return a function that waits for the result, or None on failure."""
     ours, theirs = os.pipe()
     try:
         child = os.fork()
@@ -1048,7 +1048,7 @@ def _facts_from(data: Any) -> Optional[Facts]:
 
 
 def _stamp(file: str) -> Optional[list[int]]:
-    """Return what changes whenever a file does; None for what is not a regular file."""
+    """Return a stamp that changes whenever a file does; None unless it is a regular file."""
     try:
         found = os.stat(file)  # noqa: PTH116 - once for each file of a source
     except NotADirectoryError:
@@ -1062,12 +1062,12 @@ def _stamp(file: str) -> Optional[list[int]]:
 
 
 class Kept:
-    """What is known of files by their stamps, in one JSON file for each folder of theirs.
+    """A cache of facts about files by their stamps, with one JSON file per source folder.
 
-    Nothing is taken from, or written to, a place that others can write to.
+    Places that others can write to are neither read nor written.
     """
 
-    #: Another number for whatever changes what is kept, or how.
+    #: The version of the format; changes with the content or the form of entries.
     FORM = 1
     MOST_BYTES = 4 << 20
     MOST_BYTES_IN_ALL = 64 << 20
@@ -1079,12 +1079,12 @@ class Kept:
         self._changed: set[str] = set()
 
     def begin(self, place: Optional[str]) -> None:
-        """Forget what is in memory, and use this place from now on."""
+        """Clear the memory, and use this folder from now on."""
         self._place = place if place and _is_private(place) else ""
         self._folders, self._changed = {}, set()
 
     def get(self, folder: str, key: str, stamp: Optional[list[int]]) -> Any:
-        """Return what is known under a key, if it was learned under the same stamp."""
+        """Return the facts under a key, if they have the same stamp."""
         if not self._place or stamp is None:
             return None
         entry = self._known(folder).get(key)
@@ -1095,7 +1095,7 @@ class Kept:
     def put(
         self, folder: str, key: str, stamp: Optional[list[int]], value: Any, before: int
     ) -> None:
-        """Keep what was read after ``before``, unless the file may still change unseen."""
+        """Store facts read after ``before``, unless the file may still change unnoticed."""
         if not self._place or stamp is None:
             return
         # A file may change again in the same tick of its clock: some count whole seconds.
@@ -1105,7 +1105,7 @@ class Kept:
             self._changed.add(folder)
 
     def write(self) -> None:
-        """Write down what has changed; what cannot be written is read again another time."""
+        """Write changed entries; entries that cannot be written are read again next time."""
         with contextlib.suppress(OSError, ValueError):
             for folder in sorted(self._changed):
                 there = _names_in(folder)
@@ -1152,7 +1152,7 @@ class Kept:
             raise
 
     def _prune(self) -> None:
-        """Remove what was written longest ago where it has become too much."""
+        """Remove the oldest entries if the cache is too large."""
         with os.scandir(self._place) as entries:
             found = sorted((e.stat(follow_symlinks=False).st_mtime, e.path) for e in entries)
         sizes = {path: os.lstat(path).st_size for _, path in found}

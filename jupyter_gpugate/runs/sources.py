@@ -31,7 +31,7 @@ MOST_WAITING = 500
 
 @dataclass(frozen=True)
 class Answer:
-    """The form of what `source.describe` answers: an interpreter is anybody's program."""
+    """The form of the answer of `source.describe`, which may come from any program."""
 
     source_hash: str
     files: tuple[str, ...]

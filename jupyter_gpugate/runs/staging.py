@@ -32,7 +32,7 @@ def fill(place: Path, staged: str, named: Sequence[str]) -> None:
 
 
 def forget_inputs(run: Path) -> None:
-    """Remove the inputs of a run that has ended: copies of what its notebook has or had."""
+    """Remove the inputs of an ended run, which are only copies."""
     with opened(run) as folder:
         folder.remove_folder("inputs")
 
@@ -42,7 +42,7 @@ def _unstaged(name: str) -> str:
 
 
 def _take_over(staged: Path, place: Path, named: Sequence[str]) -> None:
-    """Move a client's staged inputs to ``place``; raise `NotStaged` where they are not as told."""
+    """Move a client's staged inputs to ``place``; raise `NotStaged` on a mismatch."""
     if not staged.is_absolute():
         raise NotStaged(f"{staged} is not an absolute path")
     # The folder is moved, so it must be one that was made for this run.

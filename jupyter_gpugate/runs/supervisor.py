@@ -277,8 +277,8 @@ def cgroup_directory(controller: str, cgroup: str | None = None) -> str | None:
 def join_cgroups(wanted: dict[str, str]) -> list[str]:
     """Move this process into cgroups, as `memberships` names them; return those it is kept out of.
 
-    The limits of its notebook then hold for a run, and the end of whoever started the gate does
-    not take it along.
+    The limits of its notebook then apply to a run, which the end of the gate's session does not
+    end.
     """
     missed = []
     for names, cgroup in wanted.items():
@@ -410,7 +410,7 @@ class Stopping:
 
 # -- programs, and what they leave behind -------------------------------------------------------
 
-#: Programs that have their work done by a daemon or another machine, out of the tree.
+#: Programs that let a daemon or another machine do their work, outside the tree.
 CLIENTS = frozenset(
     (
         *("docker", "docker-compose", "podman", "nerdctl", "ctr", "crictl", "kubectl"),
@@ -418,7 +418,7 @@ CLIENTS = frozenset(
         *("srun", "sbatch", "salloc", "qsub", "bsub", "condor_submit", "ray"),
     )
 )
-#: The same, but others use it all the time: it counts for a run as long as it lives.
+#: The same, but widely used otherwise: counts only while it is alive.
 REMOTE_SHELLS = frozenset(("ssh", "mosh-client"))
 INTERPRETERS = ("python", "pypy", "sh", "bash", "dash", "zsh", "ksh", "perl", "ruby", "node")
 
@@ -648,7 +648,7 @@ def shared_memory() -> int:
 
 
 def written_bytes(pids: Iterable[int]) -> int:
-    """Return what these processes have written to files, and their children that were waited for.
+    """Return the bytes that these processes, and children they waited for, have written to files.
 
     The kernel adds what a child has written to its parent's count when the parent waits for it.
     """
@@ -699,7 +699,7 @@ class MemoryFiles:
     def look(self, pids: list[int], sharing: Iterable[int] = ()) -> int:
         """Find the run's files; return how much they hold.
 
-        ``pids`` is the whole tree, ``sharing`` whoever of it has shared memory mapped.
+        ``pids`` is the whole tree, ``sharing`` those with shared memory mapped.
         """
         self._pids.update(pids)
         now, written = time.time() - 0.1, written_bytes(pids)
@@ -713,7 +713,7 @@ class MemoryFiles:
         has_grown = min(written - self._written, shared - self._shared) > GROWN_BYTES
         new, closed = self._unknown(set(pids), opened, has_grown=has_grown)
         self._measure(new, opened)
-        # What has gone into the files that are known to be the run's proves nothing of others.
+        # Bytes written to the run's known files are no evidence for other files.
         least = written - self._written - max(0, self._total() - self._known)
         if sum(map(size_of, closed.values())) <= least + (least >> 4):
             self._measure(closed, opened)
@@ -1261,11 +1261,11 @@ class OutputLog:
 
     @property
     def end(self) -> int:
-        """How many bytes there were up to now, those included that gave way."""
+        """The number of bytes so far, including dropped ones."""
         return self._gone + self._size
 
     def write(self, data: bytes) -> None:
-        """Append; what a full disk does not take is dropped, and said once there is room again."""
+        """Append; data that a full disk does not take is dropped and reported later."""
         if not data:
             return
         note = LOST % self._lost if self._lost else b""
@@ -1496,7 +1496,7 @@ class GateLink:
     def _run(self, message: str, body: dict[str, Any]) -> None:
         answer = Answer(message, 0, {})
         for path in self._paths:
-            with suppress(Exception):  # whatever it is, it is no answer
+            with suppress(Exception):  # any failure means that there is no answer
                 answer = post(path, message, body)
                 break
         self._answer = answer
@@ -1666,7 +1666,7 @@ def said_of(code: int) -> str:
 
 
 def listed(names: list[str], most: int = 5) -> str:
-    """Name a few, and count the rest."""
+    """List a few names, and count the rest."""
     more = len(names) - most
     return ", ".join([*names[:most], *([f"{more} more"] if more > 0 else [])])
 
@@ -1892,7 +1892,7 @@ class Supervisor:
             self._close(worker.output)
 
     def _place(self, worker: Worker, mark: Mark) -> None:
-        """Keep where a mark stands; a clear of the only worker clears what was printed too."""
+        """Record the position of a mark; a clear by the only worker also clears printed text."""
         if len(worker.places) < DISPLAY_LINES:
             worker.places[mark.number] = self.output.end
         if self.launch["workers"] == 1 and mark.clear == "now":
@@ -2008,7 +2008,7 @@ class Supervisor:
         if self._is_gone():
             return
         # Not synced: after a power cut no process of this tree is left.
-        # Whoever finds the cgroup without this process removes it.
+        # A gate that finds the cgroup without this process removes it.
         own = {"boot_id": self.boot_id, "supervisor": self.me, "cgroup": self.cgroup}
         tree = {**own, "tree": sorted(self.tree)}
         with suppress(OSError):

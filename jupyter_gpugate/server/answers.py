@@ -117,7 +117,7 @@ def _unheeded(record: Record) -> Iterator[str]:
 
 
 def _elsewhere(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Why an attempt has taught nothing although it was measured."""
+    """Say why an attempt teaches nothing although it was measured."""
     for resource, risen in (summary.get("elsewhere") or {}).items():
         yield (
             f"it held next to nothing itself, while {in_mb(risen)} of {resource.upper()} outside of"
@@ -213,7 +213,7 @@ def _most_workers(gate: GateLoop, request: Request, device: Device | None) -> in
 
 
 def _about(verdict: Admission | Refusal) -> Sequence[str]:
-    """The devices that a verdict is about: where the run would start, or what it would wait for."""
+    """Return the devices of a verdict: where the run would start, or which it would wait for."""
     if isinstance(verdict, Refusal):
         return [reason.resource for reason in verdict.reasons if reason.resource]
     return verdict.devices
@@ -238,7 +238,7 @@ def _reasons(state: GateState, verdict: Admission | Refusal) -> list[dict[str, A
 
 
 def queue_answer(gate: GateLoop, launcher: Launcher, owner: str) -> dict[str, Any]:
-    """The snapshot, whose it is, and what other machines that share this home are at."""
+    """Return the snapshot, its user, and the unfinished runs of machines that share this home."""
     names = ("run_id", "name", "status", "submitted", "machine")
     others = [{name: row[name] for name in names} for row in launcher.elsewhere()]
     return {**gate.snapshot(), "owner": owner, "other_machines": others}

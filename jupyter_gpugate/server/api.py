@@ -173,6 +173,6 @@ class ApiHandler(RequestHandler):
             self.finish(made.payload)
 
     def _is_gone(self) -> bool:
-        """Whether nobody is at the other end any more."""
+        """Return whether the client has disconnected."""
         stream = getattr(self.request.connection, "stream", None)
         return stream is not None and stream.closed()

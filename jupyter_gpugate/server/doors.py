@@ -35,9 +35,9 @@ from jupyter_gpugate.server.paths import SOCKET_VARIABLE, UnsafePath, check_leng
 #: For the head of a request, and between two on one line; then for its body.
 HEAD_S = 20.0
 BODY_S = 30.0
-#: Descriptors that no caller gets: the journal, the readers and new runs need some.
+#: Descriptors reserved for the journal, the readers and new runs.
 RESERVED = 64
-#: Callers taken in at once, before others have their turn.
+#: Connections accepted at once, before other work has its turn.
 BURST = 64
 #: How long to stop accepting when no descriptors are left.
 PAUSE_S = 0.5
@@ -225,7 +225,7 @@ class Doors:
 
     def _take_in(self, line: socket.socket, listener: socket.socket) -> None:
         line.settimeout(0)
-        # Anybody can call the name; at the socket, whoever got so far is refused in words.
+        # Anybody can connect to the abstract socket; at the path, others get a written refusal.
         if listener is self._named and peer_of(line)[1] not in {0, os.geteuid()}:
             line.close()
             return

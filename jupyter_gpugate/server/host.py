@@ -43,9 +43,9 @@ from jupyter_gpugate.server.handlers import api_routes
 from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
 from jupyter_gpugate.server.polls import Polls
 
-#: Every process of a run has this one, unless the run has taken it away.
+#: Set for every process of a run, unless the run has removed it.
 RUN_VARIABLE = "GPUGATE_RUN_ID"
-#: How often a follower looks whether it may take over, and a gate whether it can be found.
+#: How often a follower tries to take over, and a gate checks that it can be found.
 LOOK_S = 1.0
 _ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -95,7 +95,7 @@ class Host:
         self.history: History | None = None
         self.polls = Polls()
         self.fault = ""  # why nobody can be asked here
-        self.touched_at = awake_time()  # the last request of anybody
+        self.touched_at = awake_time()  # the last request
         self.ready = asyncio.Event()
         self.led = asyncio.Event()  # this process has all runs at hand
         told = json.loads(settings.as_text())
@@ -103,7 +103,7 @@ class Host:
         self._doors: Doors | None = None
         self._machine: Machine | None = None  # as its mark in the state directory names it
         self._starting: subprocess.Popen[bytes] | None = None  # a gate outside of this run
-        self._differed = False  # it was said that another gate's settings are in force
+        self._differed = False  # the different settings were logged
         self._held = contextlib.AsyncExitStack()  # what leading has opened, to be closed again
         self._following: asyncio.Task[None] | None = None
 

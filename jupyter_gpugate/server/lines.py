@@ -49,7 +49,7 @@ class Lines:
     def _answered(self, key: tuple[str, ...], look: asyncio.Task[HTTPResponse]) -> None:
         self._looks.pop(key, None)
         if not look.cancelled():
-            look.exception()  # everybody who asked may be gone
+            look.exception()  # every caller may have disconnected
 
     def close(self) -> None:
         self._acting.close()

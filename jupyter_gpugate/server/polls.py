@@ -41,7 +41,7 @@ class Polls:
         self._turn = asyncio.Lock()
 
     async def answer(self, what: Hashable, stamp: Stamp, make: Making) -> Made:
-        """The answer to a question; raises what its stamp or its making raises."""
+        """Return the answer; raise what its stamp or maker raises."""
         made = self._known(what, stamp())
         if made is not None:
             return made
@@ -70,7 +70,7 @@ def tag_of(essence: Any) -> str:
 
 
 def is_known(etag: str, told: str) -> bool:
-    """Whether what a caller has, by ``If-None-Match`` (RFC 9110, 13.1.2), is what it would get.
+    """Return whether a caller already has the answer, by ``If-None-Match`` (RFC 9110, 13.1.2).
 
     Proxies that compress an answer make its tag a weak one, and caches send several.
     """

@@ -30,9 +30,9 @@ class ErrorAnswer(_Answer):
 
 
 class SubmitAnswer(_Answer):
-    """A run that is in the queue now, or the one that this key stands for.
+    """A run that was queued, or the earlier one with the same key.
 
-    With `Prefer: respond-async` it may be none yet: `reading` sources, or `asking` the gate.
+    With `Prefer: respond-async` there may be no run yet: `reading` sources, or `asking` the gate.
     """
 
     run_id: str | None

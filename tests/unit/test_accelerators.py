@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from jupyter_gpugate.faces import tables
+from jupyter_gpugate.faces import doctor
 from jupyter_gpugate.gate.accelerators import unmanaged
 
 
@@ -55,6 +55,6 @@ def test_a_machine_without_such_files_has_none(tmp_path: Path) -> None:
 def test_doctor_says_that_they_are_not_gated() -> None:
     """In one sentence, with the device files."""
     answer = {"unmanaged": [{"path": "/dev/kfd", "maker": "AMD"}, {"path": "/dev/x", "maker": ""}]}
-    told = tables.machine(answer)["text/plain"]
+    told = doctor.machine(answer)["text/plain"]
     assert "Not gated: /dev/kfd (AMD), /dev/x." in told
-    assert "Not gated" not in tables.machine({"unmanaged": []})["text/plain"]
+    assert "Not gated" not in doctor.machine({"unmanaged": []})["text/plain"]

@@ -16,7 +16,7 @@ from jupyter_gpugate.runs import supervisor
 PACKAGE = Path(jupyter_gpugate.__file__).parent
 
 
-@pytest.mark.parametrize("read", [clock.awake_time, supervisor.awake_time, tables._awake_time])
+@pytest.mark.parametrize("read", [clock.awake_time, supervisor.awake_time, tables.awake_time])
 def test_all_sides_read_one_clock_that_stops_in_sleep(read: object) -> None:
     """The gate, a supervisor and a page compare times, so all read the kernel's monotonic clock."""
     assert callable(read)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.faces import tables, words
+from jupyter_gpugate.faces import doctor, tables, words
 
 MB = 1 << 20
 DEVICE = {"uuid": "GPU-1", "model": "NVIDIA L4", "index": 0}
@@ -141,7 +141,7 @@ def test_runs_of_other_machines_are_listed_by_their_machine() -> None:
 
 def test_doctor_says_whose_runs_a_gate_starts() -> None:
     """A gate of one user is not taken for one of the machine."""
-    told = tables.machine({"reach": "user", "readers": [], "devices": []})["text/plain"]
+    told = doctor.machine({"reach": "user", "readers": [], "devices": []})["text/plain"]
     assert "this gate starts only your runs" in told
     ignored = {"readers": [], "ignored_settings": ["usable_vram_mb: no device here has it"]}
-    assert "A setting has no effect: usable_vram_mb" in tables.machine(ignored)["text/plain"]
+    assert "A setting has no effect: usable_vram_mb" in doctor.machine(ignored)["text/plain"]

@@ -7,7 +7,7 @@ const LOST_MS = 60_000; // a question that is still not answered never will be
 const PACE_MS = 700; // between two answers shown, where there is little to ask about
 const AWAY_MS = 10_000; // the longest pause while the server does not answer
 const SURE_MS = 4_000; // how long a second press counts as meant
-const CALM_MS = 500; // without a press, before one does: a double click or a held key is no answer
+const CALM_MS = 500; // a confirmation counts only after this pause, so not a double click or a held key
 // A browser keeps six lines to one server, for all its pages together.  Questions that wait for news
 // keep no more than these busy; whatever finds them taken asks without waiting.  The more there is to
 // ask about, the less often each is asked about.

@@ -1,0 +1,95 @@
+"""What can be measured and enforced on a machine, in sentences, for `jupyter gpugate doctor`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from jupyter_gpugate.faces import words
+from jupyter_gpugate.faces.tables import Table, awake_time, bundle
+from jupyter_gpugate.faces.words import Json
+
+_ENFORCED: Final = (
+    "The GPU memory of a cell that uses torch is capped at its charge: beyond it the cell fails.",
+    "JAX is told its cap, and TensorFlow to take no more than it uses; nothing holds them back.",
+    "Other programs have no cap: they are watched, and charged for what they hold.",
+    "RAM is checked before a run starts and watched while it runs; it is never capped.",
+)
+
+_LIVES: Final = (
+    "A run goes on when its notebook, its Jupyter server or its gate ends; a later gate adopts it.",
+    "A service manager that ends a server's whole control group, like systemd, ends its runs too.",
+    "A cancel stops a run's whole process tree, also what has left its session or process group.",
+)
+
+
+def machine(answer: Json) -> dict[str, str]:
+    """Both forms of what can be measured and enforced here, by MIME type."""
+    return bundle(list(machine_parts(answer)))
+
+
+def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:
+    """Say in sentences what can be measured and enforced here, and why not."""
+    yield "measured", [[line] for line in _measured(answer)]
+    yield "enforced", [[line] for line in _ENFORCED]
+    yield "how long runs live", [[line] for line in _LIVES]
+    runs = answer.get("runs")
+    if runs:
+        yield "kept on the disk", [[line] for line in words.kept(runs)]
+    if answer.get("reach") == "user":
+        yield "this gate starts only your runs; runs of other users count as external", []
+    if not answer.get("reach"):
+        yield "no gate is running for this user; the first run starts one", []
+
+
+def _measured(answer: Json) -> Iterator[str]:
+    ram: Json = answer.get("ram") or {}
+    if ram:
+        bound = ram.get("bound_by")
+        here = ", in which the gate runs" if answer.get("reach") else ""
+        limit = f", as the limit of cgroup {bound} allows{here}"
+        by = "" if bound in (None, "machine") else limit
+        sizes = f"{words.mb(ram.get('free_bytes'))} free of {words.mb(ram.get('total_bytes'))}"
+        yield f"RAM is measured: {sizes}{by}."
+    else:
+        yield "RAM cannot be read: nothing starts."
+    attribution: Json = answer.get("attribution") or {}
+    shares: Json = attribution.get("devices") or {}
+    devices = answer.get("devices") or ()
+    for device in devices:
+        yield from _device_lines(device, shares.get(device.get("uuid")) or {})
+    for reader in answer.get("readers") or ():
+        fault: Json = reader.get("fault") or {}
+        if fault:
+            yield f"The {reader['name']} reader: {fault.get('text')}."
+        elif reader["name"] == "gpu" and not devices:
+            yield "No GPU can be measured here: only RAM is checked before a run starts."
+    if answer.get("unmanaged"):
+        yield _not_gated(answer["unmanaged"])
+    for line in words.locks(answer, awake_time()):
+        yield f"{line[0].upper()}{line[1:]}."
+    for line in answer.get("ignored_settings") or ():
+        yield f"A setting has no effect: {line}."
+    if devices and not attribution.get("pids_are_ours", True):
+        yield "The driver counts processes of another PID namespace: holders cannot be told apart."
+
+
+def _not_gated(accelerators: Sequence[Json]) -> str:
+    names = [f"{a['path']} ({a['maker']})" if a["maker"] else a["path"] for a in accelerators]
+    return (
+        f"Not gated: {', '.join(names)}. The gate cannot measure their memory; "
+        "a run sees them as its notebook does, without knowing who else uses them."
+    )
+
+
+def _device_lines(device: Json, shares: Json) -> Iterator[str]:
+    name = f"{words.device_name(device)} ({device.get('model')})"
+    fault: Json = device.get("fault") or {}
+    if device.get("free_bytes") is None:
+        why = fault.get("text") or device.get("message") or "the driver gives no number"
+        yield f"{name} cannot be measured: {why}."
+        return
+    sizes = f"{words.mb(device['free_bytes'])} free of {words.mb(device.get('total_bytes'))}"
+    yield f"{name} is measured ({device.get('source')}): {sizes}."
+    if shares.get("fault"):
+        yield f"{name} does not tell who holds its memory: {shares['fault']}."
