@@ -968,6 +968,14 @@ class RamMeter:
         files = max(0, self._beside_processes - unseen - largest.shmem)
         self.peak = max(self.peak or 0, together + files)
 
+    def left_behind(self, pid: int) -> int:
+        """Return what of the run's files in memory outlives it: it held at least that."""
+        if self.files is None or not self.files.sizes:
+            return 0
+        left = self.files.look([pid])
+        self.peak = max(self.peak or 0, left)
+        return left
+
     def _read_beside(self, pids: list[int], found: dict[int, Reading], most: int) -> int:
         """What the tree holds in no process's pages: files in memory, and surplus huge pages.
 
@@ -2154,10 +2162,11 @@ class Supervisor:
             self._warn(remark)
         self.tree = set()
         self._write_tree()
+        left = self.meter.left_behind(self.me.pid)
         end = self._end_report(ended_at)
         record = {"end": end, "wall_started": self.wall_started, "wall_ended": time.time()}
         record["kill"] = self._kill_record(ended_at)
-        self._warn_of_rest(end)
+        self._warn_of_rest(end, left)
         message = {"run_id": self.launch["run_id"], "fence": self.launch["fence"], "end": end}
         self.is_terminated = False
         is_recorded, is_told = False, self.is_fenced
@@ -2172,7 +2181,7 @@ class Supervisor:
                 self.link.ask("finished", lambda: message, now)
             self._wait(GLANCE_S)
 
-    def _warn_of_rest(self, end: dict[str, Any]) -> None:
+    def _warn_of_rest(self, end: dict[str, Any], left: int) -> None:
         """Warn of what the outcome does not show."""
         stopped = self.stopping.stopped if self.stopping else []
         if end["outcome"] == "completed" and stopped:
@@ -2186,10 +2195,9 @@ class Supervisor:
                 " machine is neither measured nor stopped with the run"
             )
         files = self.meter.files
-        size = files.look([self.me.pid]) if files is not None and files.sizes else 0
-        if files is not None and size > GROWN_BYTES:
+        if files is not None and left > GROWN_BYTES:
             self._warn(
-                f"it left {size >> 20:,} MB in files in memory, which take RAM until they are"
+                f"it left {left >> 20:,} MB in files in memory, which take RAM until they are"
                 f" deleted: {listed(files.paths())}"
             )
 

@@ -7,6 +7,7 @@ import mmap
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -184,6 +185,34 @@ def test_what_was_written_through_a_mapping_stays_when_that_is_gone(
     Path(gone).touch()
     attempt.end()
     assert 150 * MB < last < 210 * MB
+
+
+def test_a_run_held_at_least_what_it_leaves_in_memory(in_memory: Path) -> None:
+    """A file that grows after the last reading of the tree counts for what the run needs."""
+    source = f"""
+        import sys
+        with open({str(in_memory)!r}, "wb", buffering=0) as file:
+            for _ in range(2):
+                for _ in range(80): file.write(bytes(1 << 20))
+                print(flush=True)
+                sys.stdin.readline()
+        """
+    meter = sv.RamMeter(sv.MemoryFiles(time.time()))
+    writer = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(source)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        meter.read([os.getpid(), writer.pid], sv.awake_time())
+        assert set(meter.files.sizes.values()) == {80 * MB} if meter.files else False
+        meter.peak = 0  # of the tree, this test with it
+        writer.communicate(b"\n\n")
+    assert meter.left_behind(os.getpid()) == 160 * MB
+    assert meter.peak == 160 * MB
 
 
 @pytest.mark.parametrize("way", ["open", "mapped"])
