@@ -96,7 +96,8 @@ def _memory(state: GateState, sample: Sample, request: Request) -> Optional[Impo
             return None
         if largest is None or limit > largest[0]:
             largest = (limit, need)
-    return _too_much(request, "GPU memory", largest[1], largest[0]) if largest else None
+    mask = told(request.visible, state.inventory)
+    return _too_much(request, "GPU memory", largest[1], largest[0], mask) if largest else None
 
 
 def _least(need: TermNeed) -> Optional[int]:
@@ -104,10 +105,13 @@ def _least(need: TermNeed) -> Optional[int]:
     return need.need_bytes if need.peak_bytes is None else need.peak_bytes
 
 
-def _too_much(request: Request, what: str, need: TermNeed, limit: int) -> Impossible:
+def _too_much(
+    request: Request, what: str, need: TermNeed, limit: int, mask: str = ""
+) -> Impossible:
     least = _least(need) or 0
     numbers = {"need_bytes": least, "limit_bytes": limit}
-    there = f"this machine has {megabytes(limit)}"
+    has = megabytes(limit)
+    there = f"{mask} to this notebook, with {has} at most" if mask else f"this machine has {has}"
     if need.basis is Basis.HINT:
         name = _FIELDS[what]
         return Impossible(name, f"{name}: needs {megabytes(least)} of {what}, {there}", numbers)

@@ -92,6 +92,8 @@ class Journal:
         """Close the file; a second time does nothing."""
         file, self._file = self._file, None
         if file is not None:
+            with suppress(JournalError):
+                file.restore()
             file.close()
 
     # -- reading --------------------------------------------------------------------------------

@@ -111,8 +111,7 @@ class JournalFile:
         """
         with explained(self.path):
             failpoint("store.begin.before")
-            if self._is_copied or not os.path.lexists(self.path):
-                self._bring_back()
+            self.restore()
             # SQLite would go on writing to a file that no later gate finds.
             if not os.path.samestat(self._opened_as, self.path.stat()):
                 raise FileNotFoundError(errno.ENOENT, "it was replaced while in use")
@@ -136,8 +135,14 @@ class JournalFile:
             driver.execute("VACUUM")
             self._pragma("wal_checkpoint(TRUNCATE)")
 
+    def restore(self) -> None:
+        """Write the file again if it was removed, alone or with its folder."""
+        if self._is_copied or not os.path.lexists(self.path):
+            with explained(self.path):
+                self._bring_back()
+
     def _bring_back(self) -> None:
-        """Restore the file after it was removed, alone or with its folder.
+        """Copy all entries to the file's place and go on there.
 
         The connection still reads all of it, so that a copy can be made.
         """

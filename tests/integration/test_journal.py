@@ -402,6 +402,15 @@ def test_a_journal_that_was_removed_is_put_back_whole(removed: str, path: Path) 
     assert len(following.observations()) == 1
 
 
+def test_a_removed_journal_is_put_back_at_the_end_of_its_gate(path: Path) -> None:
+    """What was learned outlives a removal after which nothing more was written."""
+    journal = opened(path)
+    journal.append([requested("run-a"), sedimented()], durable=True)
+    shutil.rmtree(path.parent)
+    journal.close()
+    assert opened(path).replay() == [requested("run-a")]
+
+
 def test_a_journal_is_not_put_back_into_a_folder_of_others(path: Path) -> None:
     """Where somebody else could replace it, nothing is written until the folder is gone."""
     journal = opened(path)

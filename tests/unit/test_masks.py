@@ -158,13 +158,15 @@ def test_more_devices_than_a_mask_leaves_are_refused_by_its_name(
 
 
 def test_the_size_that_counts_is_of_the_devices_that_the_notebook_sees() -> None:
-    """A need that only a hidden device could take is refused."""
+    """A need that only a hidden device could take is refused, by the name of what hides it."""
     small = replace(board(1), total_bytes=8 * GB, model="small")
     state = gate(boards=[board(0), small])
     assert impossible(state, sample(), request(vram=20 * GB)) is None
     found = impossible(state, sample(), request(vram=20 * GB, visible=("1",)))
     assert found is not None
     assert found.numbers == {"need_bytes": 20 * GB, "limit_bytes": 8 * GB}
+    assert "CUDA_VISIBLE_DEVICES=1 leaves GPU 1 (small)" in found.message
+    assert "this machine has" not in found.message
 
 
 def test_numbers_among_boards_that_differ_are_told_with_their_order() -> None:
