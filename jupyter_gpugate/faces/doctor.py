@@ -10,8 +10,8 @@ from jupyter_gpugate.faces.tables import Table, awake_time, bundle
 from jupyter_gpugate.faces.words import Json
 
 _ENFORCED: Final = (
-    "The GPU memory of a cell that uses torch is capped at its charge: beyond it the cell fails.",
-    "JAX is told its cap, and TensorFlow to take no more than it uses; nothing holds them back.",
+    "The GPU memory of cells with torch is capped at the charge; a cell that exceeds it fails.",
+    "For JAX and TensorFlow the cap is passed to the framework; it is not enforced.",
     "Other programs have no cap: they are watched, and charged for what they hold.",
     "RAM is checked before a run starts and watched while it runs; it is never capped.",
 )
@@ -19,7 +19,7 @@ _ENFORCED: Final = (
 _LIVES: Final = (
     "A run goes on when its notebook, its Jupyter server or its gate ends; a later gate adopts it.",
     "A service manager that ends a server's whole control group, like systemd, ends its runs too.",
-    "A cancel stops a run's whole process tree, also what has left its session or process group.",
+    "A cancel stops all processes of a run, also in other sessions and process groups.",
 )
 
 

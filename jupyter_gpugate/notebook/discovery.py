@@ -73,7 +73,7 @@ def named(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
     if not explicit or explicit == environ.get(SERVER_VARIABLE):
         return None
     if not os.path.isabs(explicit):  # noqa: PTH117 - as text
-        raise GateError(f"{SOCKET_VARIABLE}: {explicit} is no absolute path")
+        raise GateError(f"{SOCKET_VARIABLE}: {explicit} is not an absolute path")
     return Path(explicit)
 
 

@@ -53,7 +53,7 @@ def spare_socket() -> Path:
 def check_absolute(path: Path) -> None:
     """Raise `UnsafePath` for a relative path, which depends on the working directory."""
     if not path.is_absolute():
-        raise UnsafePath(f"{SOCKET_VARIABLE}: {path} is no absolute path")
+        raise UnsafePath(f"{SOCKET_VARIABLE}: {path} is not an absolute path")
 
 
 def check_length(path: Path) -> None:

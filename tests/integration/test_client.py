@@ -81,9 +81,11 @@ def test_a_socket_is_named_by_an_absolute_path(
     """A relative path is refused before a gate is started."""
     monkeypatch.chdir(runtime)
     monkeypatch.setenv(discovery.SOCKET_VARIABLE, named)
-    with pytest.raises(GateError, match=f"{discovery.SOCKET_VARIABLE}: .* is no absolute path"):
+    with pytest.raises(GateError, match=f"{discovery.SOCKET_VARIABLE}: .* is not an absolute path"):
         connect()
-    with pytest.raises(UnsafePath, match=f"{discovery.SOCKET_VARIABLE}: .* is no absolute path"):
+    with pytest.raises(
+        UnsafePath, match=f"{discovery.SOCKET_VARIABLE}: .* is not an absolute path"
+    ):
         user_socket()
     assert not list(runtime.glob("*.log"))
     assert gate.asked == []

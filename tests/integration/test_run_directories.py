@@ -196,6 +196,15 @@ def test_a_run_that_removes_or_replaces_its_directory_ends_at_once(
 # -- torn records ----------------------------------------------------------------------------------
 
 
+async def cancelled(side: Launcher, run_id: str, name: str) -> None:
+    """Cancel an adopted run, which is active under this name; nothing of it is left."""
+    record = side.known(run_id)
+    assert (record.status, record.spec["name"]) == ("active", name)
+    told = await side.cancel(run_id)
+    assert (told["end"], told["survivors"]) == ("cancelled", [])
+    assert not (record.path / "env.json").exists()
+
+
 @pytest.mark.parametrize("torn", [("spec",), ("spec", "summary")])
 def test_a_live_run_with_a_torn_spec_goes_on_and_can_be_cancelled(
     gate: GateOfRuns, tmp_path: Path, torn: tuple[str, ...]
@@ -208,11 +217,7 @@ def test_a_live_run_with_a_torn_spec_goes_on_and_can_be_cancelled(
         records.append(await begun(first, gate, program(waits_for(tmp_path / "never"))))
 
     async def adopt() -> None:
-        record = second.known(records[0].run_id)
-        assert (record.status, record.spec["name"]) == ("active", "test")
-        told = await second.cancel(record.run_id)
-        assert (told["end"], told["survivors"]) == ("cancelled", [])
-        assert not (record.path / "env.json").exists()
+        await cancelled(second, records[0].run_id, "test")
 
     served(first, submit)
     for name in torn:
@@ -251,11 +256,7 @@ def test_a_live_run_without_any_record_can_be_cancelled(gate: GateOfRuns, tmp_pa
         records.append(await begun(first, gate, program(waits_for(tmp_path / "never"))))
 
     async def adopt() -> None:
-        record = second.known(records[0].run_id)
-        assert (record.status, record.spec["name"]) == ("active", "told by the gate")
-        told = await second.cancel(record.run_id)
-        assert (told["end"], told["survivors"]) == ("cancelled", [])
-        assert not (record.path / "env.json").exists()
+        await cancelled(second, records[0].run_id, "told by the gate")
 
     served(first, submit)
     tree = tree_of(records[0])

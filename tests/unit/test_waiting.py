@@ -31,7 +31,8 @@ RUN = "20261129-143600-abcde"
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GateStandIn]:
     """Serve a gate that this process finds."""
     path = tmp_path / "own" / "gpugate.sock"
-    monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(path))
+    for name in (discovery.SOCKET_VARIABLE, discovery.SERVER_VARIABLE):  # as a server sets them
+        monkeypatch.setenv(name, str(path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "nowhere"))
     monkeypatch.setattr(discovery, "_folder_in_tmp", lambda: tmp_path / "in-tmp")
     monkeypatch.setattr(discovery, "_state_folders", lambda _environ: [tmp_path / "state"])
