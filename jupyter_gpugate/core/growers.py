@@ -15,7 +15,7 @@ from jupyter_gpugate.core.model import (
     RunEnd,
     Sample,
 )
-from jupyter_gpugate.core.state import Ended, GateState, Lease, Rise, Who
+from jupyter_gpugate.core.state import Ended, GateState, Lease, Rise, Share, Who
 
 #: Smaller changes are not attributed to anybody.
 LEAST_RISE_BYTES = 64 * MB
@@ -27,10 +27,10 @@ NAMED = 3
 FAILURES = (RunEnd.FAILED, RunEnd.OOM, RunEnd.LOST)
 FULL_BY_EVIDENCE = {"device_full": "vram", "host_oom_killer": RAM, "memory_error": RAM}
 
-Held = Mapping[Who, int]
+Held = tuple[Share, ...]
 
 
-def others_of(shares: ResourceAttribution, leases: Mapping[str, Lease]) -> Optional[dict[Who, int]]:
+def others_of(shares: ResourceAttribution, leases: Mapping[str, Lease]) -> Optional[Held]:
     """Return unpromised memory by holder; None if holders cannot be told apart from runs."""
     if shares.fault or any(holder.kind is HolderKind.RUN for holder in shares.unknown):
         return None
@@ -45,15 +45,16 @@ def others_of(shares: ResourceAttribution, leases: Mapping[str, Lease]) -> Optio
         named = process.pid and process.start_ticks is not None
         who = Who("process", "", process.pid, process.start_ticks) if named else Who("")
         held[who] = held.get(who, 0) + (process.held_bytes or 0)
-    return held
+    return tuple(Share(who, size) for who, size in held.items())
 
 
 def rises(before: Held, now: Held, run_id: str, sample: Sample) -> tuple[Rise, ...]:
     """Return who holds more than before, largest growth first; empty if the total is small."""
+    first = {share.who: share.held_bytes for share in before}
     grown = [
-        Rise(who, size - before.get(who, 0), _uid(who, sample))
-        for who, size in now.items()
-        if size > before.get(who, 0) and who != Who("run", run_id)
+        Rise(share.who, share.held_bytes - first.get(share.who, 0), _uid(share.who, sample))
+        for share in now
+        if share.held_bytes > first.get(share.who, 0) and share.who != Who("run", run_id)
     ]
     enough = sum(one.rise_bytes for one in grown) >= LEAST_RISE_BYTES
     return tuple(sorted(grown, key=lambda one: -one.rise_bytes)) if enough else ()
@@ -71,7 +72,7 @@ class Growers:
         self._state = state
         self._sample = sample
         self._free = free
-        self._others: dict[str, Optional[dict[Who, int]]] = {}
+        self._others: dict[str, Optional[Held]] = {}
 
     def beside(self, lease: Lease, shares: Mapping[str, ResourceAttribution]) -> Lease:
         """Return the lease with the growth of others on its resources while those were short."""
@@ -95,7 +96,7 @@ class Growers:
         charge, free = lease.charges.get(resource, 0), self._free[resource]
         return is_short(free + lease.held(resource), charge, free)
 
-    def _on(self, shares: ResourceAttribution) -> Optional[dict[Who, int]]:
+    def _on(self, shares: ResourceAttribution) -> Optional[Held]:
         if shares.resource not in self._others:
             self._others[shares.resource] = others_of(shares, self._state.leases)
         return self._others[shares.resource]

@@ -11,7 +11,7 @@ from jupyter_gpugate.core.draft import Draft
 from jupyter_gpugate.core.growers import FAILURES, others_of
 from jupyter_gpugate.core.model import RAM, AttemptOutcome, Estimate, Peaks, Phase, RunEnd
 from jupyter_gpugate.core.needs import estimate_for
-from jupyter_gpugate.core.state import Ended, Lease, Lingering, Queued, Usage, Who
+from jupyter_gpugate.core.state import Ended, Lease, Lingering, Queued, Share, Usage
 
 #: What a run becomes when its attempt ends so; None: it queues again.
 RUN_END: Mapping[AttemptOutcome, Optional[RunEnd]] = {
@@ -62,7 +62,7 @@ def _granted(draft: Draft, event: ev.Granted) -> None:
     )
 
 
-def _others_there(draft: Draft, devices: Iterable[str]) -> dict[str, Mapping[Who, int]]:
+def _others_there(draft: Draft, devices: Iterable[str]) -> dict[str, tuple[Share, ...]]:
     """Return what others hold on the resources of a new lease, as of the last sample."""
     shares, leases = draft.get("attribution").resources, draft.get("leases")
     told = {r: others_of(shares[r], leases) for r in (RAM, *devices) if r in shares}

@@ -147,7 +147,8 @@ class Usage:
     overhead_bytes: Optional[int] = None  # the least held beyond what the framework reports
 
 
-class Who(NamedTuple):
+@dataclass(frozen=True)
+class Who:
     """A holder of memory that is promised to no run."""
 
     kind: str  # "process", "notebook" or "run"; empty where nobody can be named
@@ -156,7 +157,16 @@ class Who(NamedTuple):
     start_ticks: Optional[int] = None
 
 
-class Rise(NamedTuple):
+@dataclass(frozen=True)
+class Share:
+    """Bytes in the hands of one holder."""
+
+    who: Who
+    held_bytes: int
+
+
+@dataclass(frozen=True)
+class Rise:
     """The growth of one holder."""
 
     who: Who
@@ -205,7 +215,7 @@ class Lease:
     others_at_start: Mapping[str, tuple[ProcessBytes, ...]] = field(default_factory=dict)
     neighbours: int = 0
     #: Who else held what on each resource when it began, and who has grown where that ran short.
-    others: Mapping[str, Mapping[Who, int]] = field(default_factory=dict)
+    others: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
     grown: Mapping[str, tuple[Rise, ...]] = field(default_factory=dict)
 
     @property
@@ -270,7 +280,7 @@ class Ended:
     elsewhere: Mapping[str, int] = field(default_factory=dict)
     evidence: str = ""  # of memory that was full, as its supervisor says
     charges: Mapping[str, int] = field(default_factory=dict)
-    others: Mapping[str, Mapping[Who, int]] = field(default_factory=dict)  # as of its lease
+    others: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)  # as of its lease
     grown: Mapping[str, tuple[Rise, ...]] = field(default_factory=dict)
 
 

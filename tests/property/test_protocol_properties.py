@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,12 +13,25 @@ from hypothesis import strategies as st
 
 from jupyter_gpugate.core.events import EVENT_TYPES
 from jupyter_gpugate.core.model import Grant, Observation, Request, Sample
-from jupyter_gpugate.core.protocol import ProtocolError, from_json, to_json
+from jupyter_gpugate.core.protocol import LARGEST, ProtocolError, from_json, to_json
 from jupyter_gpugate.core.state import Lease, Lingering, Queued, Traits
 
 KINDS = [*EVENT_TYPES.values(), Grant, Lease, Lingering, Observation, Queued, Request, Traits]
+#: Numbers that a message may hold; the limit itself has no exact float.
+INTEGERS = st.integers(-LARGEST, LARGEST)
+FLOATS = st.floats(-LARGEST / 2, LARGEST / 2, allow_nan=False)
 #: What no field of a message may be.
 WRONG: tuple[Any, ...] = ({"no": ["such"]}, ["nothing", {"like": "it"}, None, 7.5])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def numbers_within_the_limit() -> Iterator[None]:
+    """Draw the numbers of every message from those that it may hold."""
+    st.register_type_strategy(int, INTEGERS)
+    st.register_type_strategy(float, FLOATS)
+    yield
+    st.register_type_strategy(int, st.integers())
+    st.register_type_strategy(float, st.floats())
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -28,7 +43,7 @@ def test_a_value_comes_back_from_json_as_it_was(kind: type, data: st.DataObject)
     text = json.dumps(to_json(value))
     back: object = from_json(kind, json.loads(text))
     assert type(back) is kind
-    assert json.dumps(to_json(back)) == text  # in JSON what is no number equals itself
+    assert json.dumps(to_json(back)) == text
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -53,6 +68,18 @@ def test_a_field_too_many_is_named(kind: type, data: st.DataObject) -> None:
     message = to_json(data.draw(st.from_type(kind)))
     with pytest.raises(ProtocolError, match=r"message\.misspelt: is not a field"):
         from_json(kind, {**message, "misspelt": 1})
+
+
+@pytest.mark.parametrize(
+    "number",
+    [math.nan, math.inf, -math.inf, 10**400, LARGEST + 1],
+    ids=["not a number", "infinite", "minus infinity", "400 digits", "one too large"],
+)
+def test_a_number_beyond_the_limit_is_refused(number: float) -> None:
+    """A number that nothing on a machine can have is an error that names its field."""
+    message = to_json(Traits())
+    with pytest.raises(ProtocolError, match=r"message\.head_after_s: is not a number"):
+        from_json(Traits, {**message, "head_after_s": number})
 
 
 @given(value=st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
