@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_gpugate.server import shapes
+from jupyter_gpugate.server import run_shapes
 from jupyter_gpugate.server.answers import run_answer
 from jupyter_gpugate.server.api import ApiHandler
 from jupyter_gpugate.server.contract import call
@@ -22,7 +22,7 @@ class RunsHandler(ApiHandler):
 
     path = "/runs"
 
-    @call(shapes.SubmitAnswer, body=RunBody, statuses=(202, 200), errors=(409, 429))
+    @call(run_shapes.SubmitAnswer, body=RunBody, statuses=(202, 200), errors=(409, 429))
     async def post(self, body: RunBody) -> None:
         """Queue a run; nothing is executed before the answer."""
         told = body.model_dump(mode="json", by_alias=True)
@@ -46,7 +46,7 @@ class RunsHandler(ApiHandler):
         wishes = ",".join(self.request.headers.get_list("Prefer")).lower().split(",")
         return any(wish.partition(";")[0].strip() == "respond-async" for wish in wishes)
 
-    @call(shapes.RunsAnswer, query=RunsQuery)
+    @call(run_shapes.RunsAnswer, query=RunsQuery)
     async def get(self, asked: RunsQuery) -> None:
         """All runs, by pages; a run that comes or goes meanwhile shifts no page."""
         await self.launcher.history()
@@ -84,7 +84,7 @@ class RunHandler(ApiHandler):
 
     path = "/runs/{run_id}"
 
-    @call(shapes.RunAnswer, query=PollQuery)
+    @call(run_shapes.RunAnswer, query=PollQuery)
     async def get(self, run_id: str, asked: PollQuery) -> None:
         """One run: its record, and what the gate says of it now."""
 
@@ -98,7 +98,7 @@ class RunHandler(ApiHandler):
 
         await self.polled(asked, make, (self.path, run_id), stamp)
 
-    @call(shapes.DeleteAnswer, errors=(409,))
+    @call(run_shapes.DeleteAnswer, errors=(409,))
     async def delete(self, run_id: str) -> None:
         """Remove an ended run and its directory."""
         left = await self.launcher.delete(run_id)
@@ -110,7 +110,7 @@ class OutputHandler(ApiHandler):
 
     path = "/runs/{run_id}/output"
 
-    @call(shapes.OutputAnswer, query=OutputQuery)
+    @call(run_shapes.OutputAnswer, query=OutputQuery)
     async def get(self, run_id: str, asked: OutputQuery) -> None:
         """At most 64 KiB of the newest attempt's output."""
         self.finish(await self.launcher.output(run_id, asked.start))
@@ -121,7 +121,7 @@ class CancelHandler(ApiHandler):
 
     path = "/runs/{run_id}/cancel"
 
-    @call(shapes.CancelAnswer, errors=(409,))
+    @call(run_shapes.CancelAnswer, errors=(409,))
     async def post(self, run_id: str) -> None:
         """Stop a run, and wait until nothing of it is left."""
         self.finish(await self.launcher.cancel(run_id))
@@ -132,7 +132,7 @@ class DetachHandler(ApiHandler):
 
     path = "/runs/{run_id}/detach"
 
-    @call(shapes.DetachAnswer, errors=(409,))
+    @call(run_shapes.DetachAnswer, errors=(409,))
     async def post(self, run_id: str) -> None:
         """Let a run go on without whoever waits for it."""
         await self.launcher.detach(run_id)
@@ -144,7 +144,7 @@ class EpisodesHandler(ApiHandler):
 
     path = "/runs/{run_id}/episodes"
 
-    @call(shapes.EpisodesAnswer)
+    @call(run_shapes.EpisodesAnswer)
     async def get(self, run_id: str) -> None:
         """The values that episodes kept, and how they ended."""
         episodes, left_out = await self.launcher.episodes(run_id)
@@ -158,7 +158,7 @@ class ExportHandler(ApiHandler):
 
     path = "/runs/{run_id}/export"
 
-    @call(shapes.ExportAnswer)
+    @call(run_shapes.ExportAnswer)
     async def get(self, run_id: str) -> None:
         """Specification, summary, episodes, the beginning of the output, and story."""
         answer = await self.launcher.export(run_id)
@@ -171,7 +171,7 @@ class StoryHandler(ApiHandler):
 
     path = "/runs/{run_id}/story"
 
-    @call(shapes.StoryAnswer)
+    @call(run_shapes.StoryAnswer)
     async def get(self, run_id: str) -> None:
         """The events of one run, with their wall times."""
         self.launcher.known(run_id)

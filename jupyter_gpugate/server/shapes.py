@@ -16,12 +16,14 @@ End = Literal["completed", "failed", "cancelled", "expired", "rejected", "oom", 
 Phase = Literal["granted", "starting", "running", "stopping", "ending"]
 
 
-class _Answer(BaseModel):
+class Answer(BaseModel):
+    """Any answer."""
+
     # Clients must ignore unknown fields.
     model_config = ConfigDict(extra="allow")
 
 
-class ErrorAnswer(_Answer):
+class ErrorAnswer(Answer):
     """What is wrong: for programs, for people, and the numbers."""
 
     error: str
@@ -29,39 +31,7 @@ class ErrorAnswer(_Answer):
     detail: dict[str, Any]
 
 
-class SubmitAnswer(_Answer):
-    """A run that was queued, or the earlier one with the same key.
-
-    With `Prefer: respond-async` there may be no run yet: `reading` sources, or `asking` the gate.
-    """
-
-    run_id: str | None
-    status: Status | Literal["reading", "asking"]
-
-
-class RunRow(_Answer):
-    """One run in a list of runs."""
-
-    run_id: str
-    name: str
-    status: Status
-    end: End | None
-    reason: str
-    submitted: float
-    ended: float | None
-    attempt: int
-    peaks: ByResource | None
-    machine: str | None = Field(description="The other machine that it belongs to, if any.")
-
-
-class RunsAnswer(_Answer):
-    """A page of runs."""
-
-    runs: list[RunRow]
-    next_cursor: str | None
-
-
-class Reason(_Answer):
+class Reason(Answer):
     """Why a run waits."""
 
     kind: str
@@ -70,7 +40,7 @@ class Reason(_Answer):
     numbers: dict[str, Any]
 
 
-class DeviceName(_Answer):
+class DeviceName(Answer):
     """A device as people know it."""
 
     uuid: str
@@ -79,115 +49,14 @@ class DeviceName(_Answer):
     name: str
 
 
-class Episodes(_Answer):
+class Episodes(Answer):
     """How far a run is."""
 
     done: int
     of: int
 
 
-class RunAnswer(_Answer):
-    """One run: what is on record, and what the gate says of it now."""
-
-    run_id: str
-    name: str
-    status: Status
-    phase: Phase | None
-    end: End | None
-    exit_reason: str
-    exit_code: int | None
-    oom_resource: str | None = Field(description="vram, ram or shm, where memory ran out.")
-    oom_evidence: str | None = Field(description="The evidence, such as own_cap or device_full.")
-    attempt: int
-    reasons: list[Reason]
-    estimate: dict[str, Any] | None
-    charges: ByResource
-    held: ByResource
-    basis: dict[str, str]
-    caps: ByResource
-    enforcement: str | None
-    devices: list[DeviceName]
-    directory: str
-    output_tail: str
-    error: dict[str, Any] | None
-    warnings: list[Any]
-    peaks: ByResource
-    kill: dict[str, Any] | None
-    position: int | None
-    eta_s: float | None
-    submitted: float
-    ended: float | None
-    cancel_requested: bool
-    detached: bool
-    visible: str = Field(
-        description="The device mask of its notebook and the devices that remain; else empty."
-    )
-    machine: str | None = Field(description="The other machine that it belongs to, if any.")
-    episodes: Episodes
-    waited_s: float | None = Field(default=None, description="While it is queued.")
-    started_s: float | None = Field(default=None, description="While it is active.")
-    settled: dict[str, bool] | None = Field(default=None, description="While it is active.")
-    pid: int | None = Field(default=None, description="While it is active.")
-    episode: int | None = Field(default=None, description="While it is active.")
-
-
-class OutputAnswer(_Answer):
-    """A piece of a run's output."""
-
-    start: int = Field(alias="from")
-    next: int
-    text: str
-    ended: bool
-
-
-class CancelAnswer(_Answer):
-    """How a run was stopped."""
-
-    cancelled: bool
-    end: End
-    means: str
-    ms: int
-    survivors: list[Any]
-
-
-class DetachAnswer(_Answer):
-    """Nobody waits for it any more."""
-
-    detached: bool
-
-
-class DeleteAnswer(_Answer):
-    """The run is gone."""
-
-    deleted: bool
-    left: str | None = Field(description="Files that could not be removed, and why.")
-
-
-class EpisodesAnswer(_Answer):
-    """The finished episodes of each attempt."""
-
-    episodes: list[dict[str, Any]]
-    episodes_left_out: int = Field(description="Number of earlier episodes that are not listed.")
-
-
-class StoryAnswer(_Answer):
-    """What happened at the gate, in order."""
-
-    story: list[dict[str, Any]]
-
-
-class ExportAnswer(_Answer):
-    """All that is on record about a run, but for its environment and its values."""
-
-    spec: dict[str, Any]
-    summary: dict[str, Any]
-    episodes: list[dict[str, Any]]
-    episodes_left_out: int
-    output: str
-    story: list[dict[str, Any]]
-
-
-class Shares(_Answer):
+class Shares(Answer):
     """Whose the bytes of a resource are: attributed + external - overlap = used_total."""
 
     used_total: int
@@ -200,7 +69,7 @@ class Shares(_Answer):
     fault: str | None
 
 
-class AttributionShape(_Answer):
+class AttributionShape(Answer):
     """Whose all the bytes are."""
 
     resources: dict[str, Shares]
@@ -208,7 +77,7 @@ class AttributionShape(_Answer):
     pids_are_ours: bool
 
 
-class ElsewhereRow(_Answer):
+class ElsewhereRow(Answer):
     """An unfinished run of another machine that mounts the same home."""
 
     run_id: str
@@ -218,14 +87,14 @@ class ElsewhereRow(_Answer):
     machine: str
 
 
-class RunsKept(_Answer):
+class RunsKept(Answer):
     """The directory of runs."""
 
     directory: str
     count: int
 
 
-class QueueAnswer(_Answer):
+class QueueAnswer(Answer):
     """The snapshot of one tick."""
 
     tick: int
@@ -259,7 +128,7 @@ class QueueAnswer(_Answer):
     )
 
 
-class EstimateAnswer(_Answer):
+class EstimateAnswer(Answer):
     """What a run would need, and whether it would start now."""
 
     name: str
@@ -275,14 +144,14 @@ class EstimateAnswer(_Answer):
     reasons: list[Reason]
 
 
-class AcceleratorShape(_Answer):
+class AcceleratorShape(Answer):
     """The device file of an accelerator that is not gated."""
 
     path: str
     maker: str
 
 
-class MachineAnswer(_Answer):
+class MachineAnswer(Answer):
     """What can be measured and enforced here."""
 
     ram: dict[str, Any] | None
@@ -301,13 +170,13 @@ class MachineAnswer(_Answer):
     unmanaged: list[AcceleratorShape]
 
 
-class ForgottenAnswer(_Answer):
+class ForgottenAnswer(Answer):
     """What is forgotten."""
 
     forgotten: str
 
 
-class LockAnswer(_Answer):
+class LockAnswer(Answer):
     """What is locked, and for how long."""
 
     locked: str
@@ -318,7 +187,7 @@ class LockAnswer(_Answer):
     at_work: list[dict[str, str]] = Field(description="Runs that are active there; they go on.")
 
 
-class UnlockAnswer(_Answer):
+class UnlockAnswer(Answer):
     """What is no longer locked."""
 
     unlocked: str
@@ -326,7 +195,7 @@ class UnlockAnswer(_Answer):
     was_locked: bool
 
 
-class DrainAnswer(_Answer):
+class DrainAnswer(Answer):
     """Whether no new runs are taken."""
 
     draining: bool
@@ -337,13 +206,13 @@ class DrainAnswer(_Answer):
     )
 
 
-class CalibrationsAnswer(_Answer):
+class CalibrationsAnswer(Answer):
     """What was learned, by name."""
 
     calibrations: dict[str, list[dict[str, Any]]]
 
 
-class Standing(_Answer):
+class Standing(Answer):
     """Where an unfinished run stands."""
 
     name: str
@@ -362,7 +231,7 @@ class Transition(Standing):
     reason: str
 
 
-class TransitionsAnswer(_Answer):
+class TransitionsAnswer(Answer):
     """What has happened to runs, in order."""
 
     epoch: str
@@ -373,7 +242,7 @@ class TransitionsAnswer(_Answer):
     unfinished: dict[str, Standing] | None
 
 
-class SampleRow(_Answer):
+class SampleRow(Answer):
     """One reading of the machine, per resource."""
 
     seq: int
@@ -386,21 +255,21 @@ class SampleRow(_Answer):
     external: ByResource
 
 
-class SamplesAnswer(_Answer):
+class SamplesAnswer(Answer):
     """The newest readings, oldest first."""
 
     samples: list[SampleRow]
     last: int
 
 
-class Rest(_Answer):
+class Rest(Answer):
     """The newest output below a card, while it grows."""
 
     start: int
     html: str
 
 
-class CardAnswer(_Answer):
+class CardAnswer(Answer):
     """A run's card as a finished page."""
 
     run_id: str
@@ -412,14 +281,14 @@ class CardAnswer(_Answer):
     orders: list[str]
 
 
-class PanelAnswer(_Answer):
+class PanelAnswer(Answer):
     """The snapshot as a finished page, and the unfinished runs in it."""
 
     html: str
     runs: dict[str, Status]
 
 
-class OpenApiAnswer(_Answer):
+class OpenApiAnswer(Answer):
     """The document itself."""
 
     openapi: str

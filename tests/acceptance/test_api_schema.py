@@ -13,7 +13,7 @@ import schemathesis
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from jupyter_gpugate.server import handlers, shapes
+from jupyter_gpugate.server import handlers, run_shapes, shapes
 from jupyter_gpugate.server.contract import calls_of
 from tests.fake_nvml import StandIn
 from tests.served import Answer, Served
@@ -158,7 +158,7 @@ def test_answers_have_exactly_the_fields_that_are_described(
     queued = server.submit("waits", "pass", hints={"vram_bytes": 20 << 30})
     server.waiting(queued, "fit")
     for run_id in (live, queued):
-        is_exactly(server.ask("GET", f"/runs/{run_id}"), shapes.RunAnswer)
+        is_exactly(server.ask("GET", f"/runs/{run_id}"), run_shapes.RunAnswer)
         card = is_exactly(server.ask("GET", f"/runs/{run_id}/card"), shapes.CardAnswer)
         assert (card["orders"], "gpu_cancel" in card["html"]) == (["cancel"], False)
     snapshot = is_exactly(server.ask("GET", "/queue?inputs=1"), shapes.QueueAnswer)
@@ -171,22 +171,22 @@ def test_answers_have_exactly_the_fields_that_are_described(
     is_exactly(server.ask("GET", "/panel"), shapes.PanelAnswer)
     is_exactly(server.ask("GET", "/samples"), shapes.SamplesAnswer)
     is_exactly(server.ask("GET", "/transitions"), shapes.TransitionsAnswer)
-    is_exactly(server.ask("POST", f"/runs/{queued}/detach"), shapes.DetachAnswer)
+    is_exactly(server.ask("POST", f"/runs/{queued}/detach"), run_shapes.DetachAnswer)
     is_exactly(server.ask("POST", "/lock", {}), shapes.LockAnswer)
     is_exactly(server.ask("DELETE", "/lock"), shapes.UnlockAnswer)
     is_exactly(server.ask("POST", "/drain", {}), shapes.DrainAnswer)
-    is_exactly(server.ask("POST", f"/runs/{queued}/cancel"), shapes.CancelAnswer)
+    is_exactly(server.ask("POST", f"/runs/{queued}/cancel"), run_shapes.CancelAnswer)
     release.touch()
     server.ended(live)
-    is_exactly(server.ask("GET", f"/runs/{live}"), shapes.RunAnswer)
-    is_exactly(server.ask("GET", "/runs"), shapes.RunsAnswer)
+    is_exactly(server.ask("GET", f"/runs/{live}"), run_shapes.RunAnswer)
+    is_exactly(server.ask("GET", "/runs"), run_shapes.RunsAnswer)
     for path, shape in (
-        ("output", shapes.OutputAnswer),
-        ("episodes", shapes.EpisodesAnswer),
-        ("story", shapes.StoryAnswer),
-        ("export", shapes.ExportAnswer),
+        ("output", run_shapes.OutputAnswer),
+        ("episodes", run_shapes.EpisodesAnswer),
+        ("story", run_shapes.StoryAnswer),
+        ("export", run_shapes.ExportAnswer),
     ):
         is_exactly(server.ask("GET", f"/runs/{live}/{path}"), shape)
     is_exactly(server.ask("GET", "/calibrations"), shapes.CalibrationsAnswer)
     is_exactly(server.ask("DELETE", "/calibrations?name=live"), shapes.ForgottenAnswer)
-    is_exactly(server.ask("DELETE", f"/runs/{live}"), shapes.DeleteAnswer)
+    is_exactly(server.ask("DELETE", f"/runs/{live}"), run_shapes.DeleteAnswer)
