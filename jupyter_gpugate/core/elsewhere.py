@@ -25,7 +25,7 @@ from jupyter_gpugate.core.state import GateState, Lease
 #: The least total, the least per process, and the least multiple of what the run held.
 LEAST_BYTES = 256 * MB
 LEAST_OF_ONE = 64 * MB
-FACTOR = 2
+FACTOR = 4
 #: Memory held within this time before the end counts as held at the end.
 LAST_S = 5.0
 

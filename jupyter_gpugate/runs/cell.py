@@ -1345,9 +1345,15 @@ class WidgetTexts:
             self._said[name] = text
             show(self._events, {"text/plain": text}, None, {"display_id": name}, **how)
 
-    def forget(self) -> None:
-        """Follow none of the widgets on the page: it was cleared."""
-        self._shown.clear()
+    def clear(self, *, wait: bool) -> None:
+        """Clear the page, and follow none of its widgets any more.
+
+        The contents of an `Output` widget are on the page like the rest, so that clearing the
+        widget must not take that rest away.
+        """
+        if not _is_in_output_widget():
+            self._shown.clear()
+            clear_output(self._events, wait=wait)
 
     def catch_up(self) -> None:
         """Renew the displays of the widgets that have changed."""
@@ -1388,12 +1394,43 @@ class WidgetTexts:
 
 def _widget(view: Any) -> Any:
     """Return the widget of this process that a view is of; None where there is none."""
+    return _widgets_here().get(view.get("model_id") if isinstance(view, Mapping) else None)
+
+
+def _widgets_here() -> Mapping[Any, Any]:
+    """Return the widgets of this process by the id of their model."""
     module: Any = sys.modules.get("ipywidgets.widgets.widget")
-    model_id = view.get("model_id") if isinstance(view, Mapping) else None
     known = getattr(module, "_instances", None)
     if known is None:  # ipywidgets 7
-        known = getattr(getattr(module, "Widget", None), "widgets", None) or {}
-    return known.get(model_id)
+        known = getattr(getattr(module, "Widget", None), "widgets", None)
+    return known or {}
+
+
+def _is_in_output_widget() -> bool:
+    """Return whether the cell is in the ``with`` block of an `Output` widget."""
+    module: Any = sys.modules.get("ipywidgets.widgets.widget_output")
+    output = getattr(module, "Output", None)
+    known = _widgets_here().values()
+    return output is not None and any(
+        isinstance(widget, output) and widget.msg_id for widget in list(known)
+    )
+
+
+def with_output_widgets_marked(shell: Any) -> Any:
+    """Let `Output` widgets note when they are entered, which they do only beside a kernel."""
+
+    class Parent:
+        """The message that an `Output` in a notebook captures the replies to."""
+
+        def get_parent(self) -> dict[str, Any]:
+            return {"header": {"msg_id": "run"}}
+
+    with contextlib.suppress(ImportError, AttributeError):
+        import comm
+
+        made: Any = type("Comm", (comm.DummyComm,), {"kernel": Parent()})
+        comm.create_comm = made
+    return shell
 
 
 def _parts(widget: Any) -> Iterator[Any]:
@@ -1515,8 +1552,7 @@ def ipython_shell(module: types.ModuleType, events: Events) -> Any:
             widgets.show(data, metadata, transient, update=update)
 
         def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002 - IPython's
-            widgets.forget()
-            clear_output(events, wait=bool(wait))
+            widgets.clear(wait=bool(wait))
 
     class Hook(DisplayHook):
         def quiet(self) -> bool:
@@ -1568,7 +1604,7 @@ def ipython_shell(module: types.ModuleType, events: Events) -> Any:
 def shell_for(module: types.ModuleType, events: Events) -> Any:
     """Return IPython's shell where this interpreter has a working one, else a plain one."""
     try:
-        return with_kernel_magics(ipython_shell(module, events))
+        return with_output_widgets_marked(with_kernel_magics(ipython_shell(module, events)))
     except ImportError:
         return PlainShell(events)
     except Exception as error:  # noqa: BLE001 - a broken profile must not end the run

@@ -176,3 +176,24 @@ def test_a_magic_that_cannot_work_fails_with_its_line(cell: CellRun, line: str, 
     ended = cell.run()
     assert words in ended.error["evalue"]
     assert 'cell.py", line 2, in <module>' in ended.stderr
+
+
+def test_a_clear_of_an_output_widget_takes_nothing_else_off_the_page(cell: CellRun) -> None:
+    """A widget that is cleared leaves the rest of the page; a clear outside it clears the page."""
+    cell.source = """
+        import ipywidgets
+        from IPython.display import clear_output, display
+        area = ipywidgets.Output()
+        display("before")
+        with area:
+            clear_output()
+            display("inside")
+        area.clear_output(wait=True)
+        ipywidgets.interact(lambda number: display(number), number=3)
+        clear_output()
+        """
+    ended = cell.run()
+    assert ended.code == 0, ended.stderr
+    displays = [one for one in ended.of("display") if not one.get("update")]
+    assert [one for one in displays if one.get("clear")] == displays[-1:]
+    assert [one["data"]["text/plain"] for one in displays[:2]] == ["'before'", "'inside'"]

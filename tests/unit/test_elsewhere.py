@@ -94,7 +94,7 @@ def test_what_rose_and_fell_with_a_run_elsewhere_makes_it_teach_nothing(
         (SERVER, {"ram": {OLD: 1400}}),
         ([{"ram": {OLD: 900}}] * 3, {}),
         ([{}, {"ram": {YOUNG: 200}}], {}),
-        ([{"own": 400}, {"own": 400, "ram": {YOUNG: 600}}], {}),
+        ([{"own": 185}, {"own": 185, "ram": {YOUNG: 600}}], {}),
         ([{}, {"ram": {YOUNG: 600}}, *[{}] * 8], {}),
     ],
     ids=[
