@@ -98,6 +98,9 @@ class GpuGate(ExtensionApp):
         runs in a thread. What it raises is logged.""",
     ).tag(config=True)
 
+    #: A server calls an extension also where `initialize_settings` has failed.
+    _is_set_up = False
+
     @validate("run_ended_hook")
     def _importable(self, proposal: Bunch) -> Any:
         named = proposal.value
@@ -134,12 +137,15 @@ class GpuGate(ExtensionApp):
         self._start: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         IOLoop.current().add_callback(self._begin)
+        self._is_set_up = True
 
     def initialize_handlers(self) -> None:
         self.handlers.extend(HANDLERS)
 
     async def stop_extension(self) -> None:
         """Runs go on without this server, unless its configuration says otherwise."""
+        if not self._is_set_up:
+            return
         REGISTRY.unregister(self.figures)
         if self.stop_runs_on_exit and self.host.launcher is not None:
             await self.host.launcher.cancel_all()
@@ -154,7 +160,7 @@ class GpuGate(ExtensionApp):
 
     def current_activity(self) -> bool | None:
         """Whether runs are unfinished, wherever they are hosted: a server with runs is not idle."""
-        return True if self.follower.live else None
+        return True if self._is_set_up and self.follower.live else None
 
     @property
     def _bus(self) -> EventLogger:
