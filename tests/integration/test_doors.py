@@ -26,18 +26,9 @@ from jupyter_gpugate.notebook import discovery
 from jupyter_gpugate.notebook.client import Client
 from jupyter_gpugate.runs.lease_client import UnixClient
 from jupyter_gpugate.server import doors
-from tests.served import PATIENCE_S, Places, Served, end_everything_of, until
+from tests.served import PATIENCE_S, Places, Served, until
 
 SOON = {"hints": {"ram_bytes": 1 << 26}, "environment": {"PATH": os.environ["PATH"]}, "gpus": 0}
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Iterator[Places]:
-    """A user's directories."""
-    own = Places(tmp_path)
-    yield own
-    end_everything_of(own)
-    shutil.rmtree(own.runtime, ignore_errors=True)
 
 
 class Gate:
@@ -230,7 +221,7 @@ def test_a_second_gate_with_other_settings_gives_way(
     elsewhere = places.runtime / "other" / "x.sock" if named else places.runtime / "other"
     second = start(**{variable: str(elsewhere)})
     assert second.process.wait(PATIENCE_S) == 0
-    assert second.said().count("has other settings") == 1
+    assert second.said().count("runs with other settings") == 1
     assert str(elsewhere) in second.said()
     assert client.queue()["owner"] == getpass.getuser()
     assert second.find() == (None if named else places.socket)
@@ -251,7 +242,7 @@ def test_a_server_with_other_settings_forwards_and_takes_over(
     server = Served(places, f"--GpuGate.state_directory={state_directory}")
     try:
         assert server.run(run_id)["status"] in ("queued", "active")
-        assert "has other settings" in server.log.read_text()
+        assert "runs with other settings" in server.log.read_text()
         gate.process.terminate()
         gate.process.wait(PATIENCE_S)
         until(places.socket.exists, "the server listens")

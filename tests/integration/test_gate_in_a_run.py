@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from jupyter_gpugate.notebook import discovery, enclosing_run
 from jupyter_gpugate.notebook.client import Client
 from jupyter_gpugate.notebook.errors import GateUnreachable
 from jupyter_gpugate.runs.processes import start_ticks
-from tests.served import PATIENCE_S, Places, end_everything_of, extensions, until
+from tests.served import PATIENCE_S, Places, extensions, until
 
 CLI = str(Path(sys.executable).with_name("jupyter-gpugate"))
 SERVER = [
@@ -29,15 +27,6 @@ SERVER = [
     "--ServerApp.port=0",
     extensions(),
 ]
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Iterator[Places]:
-    """A user's directories."""
-    own = Places(tmp_path)
-    yield own
-    end_everything_of(own)
-    shutil.rmtree(own.runtime, ignore_errors=True)
 
 
 def listener(places: Places) -> int | None:

@@ -13,15 +13,9 @@ import pytest
 from jupyter_gpugate.core.model import GB, MB, DeviceReading, GpuProcess, ReaderHealth
 from jupyter_gpugate.gate.clock import awake_time
 from tests.fake_nvml import HOLDER
-from tests.integration.gpu_reading import Driver, Reader, driver_in, wait_until
+from tests.integration.gpu_reading import Driver, Reader, wait_until
 
 LISTS = ("Compute", "Graphics", "MPSCompute")
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """Put a stand-in driver of some variant into this process's environment."""
-    return driver_in(tmp_path, monkeypatch)
 
 
 @pytest.fixture

@@ -18,21 +18,7 @@ import pytest
 from jupyter_gpugate.core.model import GB, Fault
 from jupyter_gpugate.gate import nvml, nvml_child, nvml_process
 from tests.fake_nvml import StandIn
-from tests.integration.gpu_reading import Driver, Reader, driver_in, wait_until
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """Put a stand-in driver of some variant into this process's environment."""
-    return driver_in(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def reader() -> Iterator[Reader]:
-    """Give a reader to use without await, whose deadline nothing misses."""
-    reader = Reader()
-    yield reader
-    reader.close()
+from tests.integration.gpu_reading import Driver, Reader, wait_until
 
 
 @pytest.fixture

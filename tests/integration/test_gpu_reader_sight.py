@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +15,7 @@ from jupyter_gpugate.gate.nvml_child import Answer
 from jupyter_gpugate.gate.nvml_process import ReaderProcess
 from jupyter_gpugate.gate.nvml_sight import FIRST_LOOK_S, LONGEST_LOOK_S, Sight
 from tests.fake_nvml import StandIn
-from tests.integration.gpu_reading import Driver, Reader, driver_in, wait_until
-
-
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Driver:
-    """Put a stand-in driver of some variant into this process's environment."""
-    return driver_in(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def reader() -> Iterator[Reader]:
-    """Give a reader to use without await, whose deadline nothing misses."""
-    reader = Reader()
-    yield reader
-    reader.close()
+from tests.integration.gpu_reading import Driver, Reader, wait_until
 
 
 def child_of(reader: Reader) -> int:

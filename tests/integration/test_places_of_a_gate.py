@@ -15,20 +15,11 @@ from jupyter_gpugate.gate import history
 from jupyter_gpugate.gate.journal import Journal, JournalError
 from jupyter_gpugate.gate.local_disk import check_own, open_private, write_private
 from jupyter_gpugate.gate.lock import GateLock
-from tests.served import Places, Served, end_everything_of, until
+from tests.served import Places, Served, until
 
 STRANGER = 12345
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 CLI = Path(sys.executable).with_name("jupyter-gpugate")
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Iterator[Places]:
-    """A user's directories."""
-    own = Places(tmp_path)
-    yield own
-    end_everything_of(own)
-    shutil.rmtree(own.runtime, ignore_errors=True)
 
 
 # -- modules that lie about -----------------------------------------------------------------------
