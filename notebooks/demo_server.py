@@ -46,13 +46,16 @@ class Places:
         self.notebooks = self.root / "notebooks"
         self._runtime = self.root / "runtime"
         self._config = self.root / "config"
-        for folder in (self.notebooks, self._runtime, self._config, self.root / "state"):
+        self._home = self.root / "home"
+        own = (self.notebooks, self._runtime, self._config, self._home, self.root / "state")
+        for folder in own:
             folder.mkdir(mode=0o700)
 
     def environ(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of every process that belongs here."""
         kept = {name: v for name, v in os.environ.items() if not name.startswith(_STRANGE)}
         own = {
+            "HOME": self._home,  # a user has one gate for each home, whatever else is set
             "XDG_RUNTIME_DIR": self._runtime,
             "XDG_STATE_HOME": self.root / "state",
             "JUPYTER_DATA_DIR": self.root / "data",

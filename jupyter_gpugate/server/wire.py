@@ -331,8 +331,8 @@ def problem_of(error: ValidationError) -> tuple[str, str, dict[str, str]]:
     """Return the first mistake: its field, the problem, and its value if that may be shown."""
     first = error.errors(include_url=False)[0]
     place = [str(part)[:SHOWN_CHARS] for part in first["loc"] if part != "[key]"]
-    if "[key]" in first["loc"]:
-        place.pop()  # the name that is wrong
+    if "[key]" in first["loc"] and place[0] not in SHOWN:
+        place.pop()  # the name that is wrong, which may hold a secret
     field = ".".join(place) or "body"
     words = PLAIN.get(first["type"], first["msg"].removeprefix("Value error, "))
     words = PATTERNS.get(first.get("ctx", {}).get("pattern", ""), words)

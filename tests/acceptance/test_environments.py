@@ -125,7 +125,7 @@ def test_a_card_in_another_environment_says_where_its_numbers_come_from(
 ) -> None:
     """Each number of the estimate carries its origin inline, also in the other environment."""
     body = "%%gated_eval origin\nx = bytearray(50_000_000)"
-    assert "nothing is known yet" in other_notebook.run(body).text
+    assert "first run of this code" in other_notebook.run(body).text
     assert " MB measured, n = 1, + " in other_notebook.run(body).text
 
 
@@ -274,7 +274,7 @@ def test_an_edit_of_a_module_that_is_not_installed_makes_other_code(
     module.write_text("def size():\n    return 1_000_000\n")
     notebook.run("import sys\nsys.path.insert(0, 'own')")
     body = "%%gated_eval module --output n\nimport helper\nn = helper.size()\nx = bytearray(n)"
-    assert "nothing is known yet" in notebook.run(body).text
+    assert "first run of this code" in notebook.run(body).text
     module.write_text("# said in passing\ndef size( ):\n\n    return 1_000_000\n")
     assert "measured, n = 1" in notebook.run(body + "  # and here").text
     module.write_text("def size():\n    return 2_000_000\n")
