@@ -955,17 +955,15 @@ class RamMeter:
         self._beside = set(beside)
         largest = self._largest.pop(pid, Reading(0, 0, 0, exact=True))
         unseen = mark - max(largest.resident, self._single if had_children else 0)
-        if unseen <= 0:
-            return
         for other in self._beside:
             reading = read_memory(other)
             if reading is not None:
                 self._take(other, reading)
-        self._rows.pop(pid, None)
-        self._ended[pid] = largest.held + unseen
+        last = self._rows.pop(pid, 0)
+        self._ended[pid] = largest.held + unseen if unseen > 0 else last
         together = sum(self._rows.values()) + sum(self._ended.values())
         # Mark and reading count what was mapped of files in memory, which may be known by now.
-        files = max(0, self._beside_processes - unseen - largest.shmem)
+        files = max(0, self._beside_processes - max(0, unseen) - largest.shmem)
         self.peak = max(self.peak or 0, together + files)
 
     def left_behind(self, pid: int) -> int:

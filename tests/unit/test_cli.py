@@ -487,7 +487,7 @@ def test_doctor_tells_what_is_measured_and_why_something_is_not(
         "GPU 0 (NVIDIA L4) does not tell who holds its memory: not supported in this container.",
         "GPU 1 (NVIDIA L4) cannot be measured: the GPU is lost.",
         "another PID namespace",
-        "capped at its charge",
+        "capped at the charge",
         "have no cap",
     ):
         assert words in said

@@ -30,7 +30,7 @@ PURE = {
 }  # fmt: skip
 HEAVY = {"jupyter_server", "psutil", "pydantic", "pynvml", "sqlalchemy", "torch", "tornado"}
 #: A run's or a notebook's own libraries, used where its environment happens to have them.
-GUESTS = {"cloudpickle", "jax", "numpy", "pandas", "tensorflow", "torch"}
+GUESTS = {"cloudpickle", "comm", "jax", "numpy", "pandas", "tensorflow", "torch"}
 #: Third-party modules that only one part may touch.
 RESERVED = {"pynvml": "gate.nvml_child", "sqlalchemy": "gate", "pydantic": "server"}
 

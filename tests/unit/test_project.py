@@ -21,7 +21,7 @@ PACKAGE = ROOT / "jupyter_gpugate"
 #: What stands in the manual for a default that is no value.
 UNNAMED = ("none", "as above")
 #: Libraries of a run's own environment, used where they are and never required.
-GUESTS = {"cloudpickle", "jax", "numpy", "pandas", "tensorflow", "torch"}
+GUESTS = {"cloudpickle", "comm", "jax", "numpy", "pandas", "tensorflow", "torch"}
 #: In two pieces each, so that this list is no find itself.
 FORBIDDEN = [
     "".join(pieces)

@@ -201,6 +201,18 @@ def test_what_a_worker_held_was_held_beside_what_the_others_hold_when_it_ends(sh
     assert meter.peak == 605 * MB
 
 
+def test_a_worker_that_was_read_whole_was_held_beside_those_that_grew_since(show: Show) -> None:
+    """Its end calls for a reading of the others too, and it is not forgotten before theirs."""
+    meter = sv.RamMeter()
+    show({1: reading(300, 310), 2: reading(5, 10)})
+    meter.read([1, 2], 0.0)
+    show({})
+    meter.ended(1, 310 * MB, had_children=False, beside=[2])
+    meter.read([2], 1.0)
+    meter.ended(2, 210 * MB, had_children=False)
+    assert meter.peak == 500 * MB
+
+
 def test_a_reading_while_a_worker_dies_forgets_none_that_died_with_it(show: Show) -> None:
     """A process that is past reading and not yet dead held its memory with those before it."""
     meter = sv.RamMeter()
