@@ -21,7 +21,7 @@ demo: $(VENV)/demo.stamp ## two evaluations that do not fit at once, gated befor
 	$(PY) notebooks/demo.py
 
 test: system chromium $(VENV)/test.stamp lint ## lint, types and every test, on CPUs alone
-	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/test.stamp ## ruff, mypy, and whether the kernel's side still runs on old Pythons
 	$(PY) -m ruff check
