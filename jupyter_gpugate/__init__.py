@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from jupyter_gpugate._version import __version__
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.notebook.client import Client, connect
-    from jupyter_gpugate.notebook.errors import GateError, RunCancelled, RunDetached, RunFailed
+    from jupyter_gpugate.client.connection import Client, connect
+    from jupyter_gpugate.client.errors import GateError, RunCancelled, RunDetached, RunFailed
     from jupyter_gpugate.notebook.run import Run
 
 __all__ = [
@@ -30,13 +30,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Client": "client",
-    "GateError": "errors",
-    "Run": "run",
-    "RunCancelled": "errors",
-    "RunDetached": "errors",
-    "RunFailed": "errors",
-    "connect": "client",
+    "Client": "client.connection",
+    "GateError": "client.errors",
+    "Run": "notebook.run",
+    "RunCancelled": "client.errors",
+    "RunDetached": "client.errors",
+    "RunFailed": "client.errors",
+    "connect": "client.connection",
 }
 
 
@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.notebook.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def get(run_id: str) -> Run:

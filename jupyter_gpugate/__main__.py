@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from jupyter_gpugate.cli import main
+from jupyter_gpugate.terminal.cli import main
 
 sys.exit(main())

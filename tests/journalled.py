@@ -20,7 +20,7 @@ from jupyter_gpugate.core.model import (
     Request,
     Setting,
 )
-from jupyter_gpugate.gate.journal import Journal
+from jupyter_gpugate.gate.journal.journal import Journal
 
 BOOT = "3f0e1d2c-0000-4000-8000-000000000001"
 GPU = "GPU-aaaa"

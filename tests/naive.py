@@ -5,8 +5,8 @@ It is what the grouped walk must agree with, and what its cost is compared to.
 
 from __future__ import annotations
 
-from jupyter_gpugate.core.admission import Walk
-from jupyter_gpugate.core.checks import Admission
+from jupyter_gpugate.core.admission.checks import Admission
+from jupyter_gpugate.core.admission.decide import Walk
 from jupyter_gpugate.core.decisions import Earmark, Refusal
 from jupyter_gpugate.core.model import Grant, Sample
 from jupyter_gpugate.core.state import GateState

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.admission.decide import decide
+from jupyter_gpugate.core.explaining.snapshot import inputs_of, replay, snapshot
 from jupyter_gpugate.core.model import GB, RAM, Basis, Device, Grant
-from jupyter_gpugate.core.snapshot import inputs_of, replay, snapshot
-from jupyter_gpugate.gate.simulated_machine import SimulatedMachine
-from jupyter_gpugate.gate.simulation import Simulation
+from jupyter_gpugate.gate.simulation.machine import SimulatedMachine
+from jupyter_gpugate.gate.simulation.twins import Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from jupyter_gpugate.core.flow.turn import Turn
     from jupyter_gpugate.core.state import Traits
-    from jupyter_gpugate.core.turn import Turn
 
 L4 = "NVIDIA L4"
 #: The driver's word for a device that is off the bus.

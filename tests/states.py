@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.admission import decide
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.admission.decide import decide
+from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.model import (
     GB,
     RAM,

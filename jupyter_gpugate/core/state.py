@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Optional
 
-from jupyter_gpugate.core.calibration import Calibration
+from jupyter_gpugate.core.learning.calibration import Calibration
 from jupyter_gpugate.core.model import (
     Attribution,
     Basis,

@@ -1,1 +1,4 @@
-"""The gate: measures the machine, grants leases, keeps the journal."""
+"""Runs in the gate; may import core, gate.
+
+Measures the machine, grants leases, keeps the journal.
+"""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.flow.turn import Turn
 from jupyter_gpugate.core.model import AttemptOutcome
-from jupyter_gpugate.core.turn import Turn
 
 #: What a request that is well made can be refused for.
 REFUSALS = ("impossible", "queue_full")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jupyter_gpugate.core.masks import Mask, visible
+from jupyter_gpugate.core.admission.masks import Mask, visible
 
 if TYPE_CHECKING:
     from jupyter_gpugate.gate.loop import GateLoop

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from jupyter_gpugate.core.protocol import gate_name
+from jupyter_gpugate.core.codec import gate_name
 from jupyter_gpugate.gate import kernel_name
 from jupyter_gpugate.gate.clock import boot_id
-from jupyter_gpugate.gate.local_disk import home_directory, lock_directory, open_private
+from jupyter_gpugate.gate.journal.local_disk import home_directory, lock_directory, open_private
 
 
 class LockHolder(NamedTuple):

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_gpugate.core.devices import name_of
+from jupyter_gpugate.core.admission.devices import name_of
+from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.model import Fault
-from jupyter_gpugate.core.protocol import to_json
-from jupyter_gpugate.gate.accelerators import unmanaged
 from jupyter_gpugate.gate.clock import awake_time
-from jupyter_gpugate.gate.machine import MachineReader
-from jupyter_gpugate.gate.nvml import GpuReader
+from jupyter_gpugate.gate.gpu.accelerators import unmanaged
+from jupyter_gpugate.gate.gpu.reader import GpuReader
+from jupyter_gpugate.gate.machine.reader import MachineReader
 
 
 def read_machine() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from jupyter_gpugate.core.model import DeviceReading, ReaderHealth, Sample
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.gate.machine import MachineReading
+    from jupyter_gpugate.gate.machine.reader import MachineReading
 
 BEAT_S = 1.0
 #: The first reading is waited for: a GPU that is there must not seem absent at the start.

@@ -1,1 +1,4 @@
-"""The kernel's side: magics, client, waiting."""
+"""Runs in notebook kernels; may import client, faces.
+
+The magics, the live card, the panel, and a handle on a run.
+"""

@@ -17,14 +17,12 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
-from jupyter_gpugate.faces import tables
-from jupyter_gpugate.notebook import environment, panel, results, scope, submission, values
-from jupyter_gpugate.notebook import options as given
-from jupyter_gpugate.notebook.client import connect
-from jupyter_gpugate.notebook.errors import GateError, RunCancelled, RunDetached
-from jupyter_gpugate.notebook.following import State
-from jupyter_gpugate.notebook.live import LiveCard
-from jupyter_gpugate.notebook.options import (
+from jupyter_gpugate.client import environment, results, submission, values
+from jupyter_gpugate.client import options as given
+from jupyter_gpugate.client.connection import connect
+from jupyter_gpugate.client.errors import GateError, RunCancelled, RunDetached
+from jupyter_gpugate.client.following import State
+from jupyter_gpugate.client.options import (
     CELL_OPTIONS,
     ESTIMATE_OPTIONS,
     LOCK_OPTIONS,
@@ -32,9 +30,7 @@ from jupyter_gpugate.notebook.options import (
     RUN_OPTIONS,
     Option,
 )
-from jupyter_gpugate.notebook.replay import Replay
-from jupyter_gpugate.notebook.run import Run, raise_for_end
-from jupyter_gpugate.notebook.waiting import (
+from jupyter_gpugate.client.waiting import (
     Interrupts,
     Patience,
     Verdict,
@@ -42,6 +38,11 @@ from jupyter_gpugate.notebook.waiting import (
     submitted,
     until_end,
 )
+from jupyter_gpugate.faces import tables
+from jupyter_gpugate.notebook import panel, scope
+from jupyter_gpugate.notebook.live import LiveCard
+from jupyter_gpugate.notebook.replay import Replay
+from jupyter_gpugate.notebook.run import Run, raise_for_end
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
+from jupyter_gpugate.client.connection import Client, Pauses
+from jupyter_gpugate.client.errors import GateError, GateUnreachable
 from jupyter_gpugate.faces import tables
-from jupyter_gpugate.notebook.client import Client, Pauses
-from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
 from jupyter_gpugate.notebook.live import ADDRESS
 
 _WAIT_S: Final = 20.0

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Optional
 
+from jupyter_gpugate.client.printed import Part, read_part
+from jupyter_gpugate.client.results import attempt_folder
 from jupyter_gpugate.faces import card, words
-from jupyter_gpugate.notebook.printed import Part, read_part
-from jupyter_gpugate.notebook.results import attempt_folder
 
 #: The least time between two looks at the files of an unchanged run.
 _PACE_S: Final = 0.25

@@ -9,11 +9,11 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Optional
 
+from jupyter_gpugate.client import discovery, results
+from jupyter_gpugate.client.connection import Client, connect
+from jupyter_gpugate.client.errors import GateError, GateUnreachable, RunCancelled, RunFailed
+from jupyter_gpugate.client.following import Follower, State
 from jupyter_gpugate.faces import card, words
-from jupyter_gpugate.notebook import discovery, results
-from jupyter_gpugate.notebook.client import Client, connect
-from jupyter_gpugate.notebook.errors import GateError, GateUnreachable, RunCancelled, RunFailed
-from jupyter_gpugate.notebook.following import Follower, State
 
 _MESSAGE_CHARS: Final = 2000
 

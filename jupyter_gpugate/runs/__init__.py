@@ -1,1 +1,4 @@
-"""The run side: keeps specs and starts runs, always under the submitting user's uid."""
+"""Runs in the run side; may import core.
+
+Keeps specs and starts runs, always under the submitting user's uid.
+"""

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.model import AttemptOutcome, EndReport, Grant, RunEnd
-from jupyter_gpugate.core.protocol import from_json, to_json
 from jupyter_gpugate.runs import directory, events
 from jupyter_gpugate.runs.cgroup import Cgroup
 from jupyter_gpugate.runs.lease_client import LeaseClient

@@ -18,7 +18,7 @@ from tornado.iostream import IOStream, StreamClosedError
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 from tornado.tcpclient import TCPClient
 
-from jupyter_gpugate.core.protocol import LEASE_PATH
+from jupyter_gpugate.core.codec import LEASE_PATH
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.protocol import ProtocolError, from_json
+from jupyter_gpugate.core.codec import ProtocolError, from_json
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.runs.turns import TooManyWaiting, Turns
 

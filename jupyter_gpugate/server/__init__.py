@@ -1,1 +1,4 @@
-"""The face of a Jupyter server, and a host without one."""
+"""Runs in a Jupyter server or `gpugate serve`; may import core, gate, runs, server.
+
+The two processes that can host a gate.
+"""

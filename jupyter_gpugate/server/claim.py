@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.gate.local_disk import check_own, write_private
+from jupyter_gpugate.gate.journal.local_disk import check_own, write_private
 from jupyter_gpugate.gate.lock import GateLock, user_lock
 
 #: Settings that may differ between the processes of a user.

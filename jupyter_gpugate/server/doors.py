@@ -28,8 +28,8 @@ from tornado.httputil import (
 )
 from tornado.iostream import IOStream
 
+from jupyter_gpugate.gate.journal.local_disk import check_own
 from jupyter_gpugate.gate.kernel_name import BACKLOG, peer_of
-from jupyter_gpugate.gate.local_disk import check_own
 from jupyter_gpugate.server.paths import SOCKET_VARIABLE, UnsafePath, check_length, spare_socket
 
 #: For the head of a request, and between two on one line; then for its body.

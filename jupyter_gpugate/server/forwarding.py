@@ -16,8 +16,8 @@ from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
 from tornado.httpclient import HTTPClientError
 
-from jupyter_gpugate.core.protocol import API_PATH
-from jupyter_gpugate.server.bodies import MOST_BODY_BYTES, TOO_LARGE
+from jupyter_gpugate.core.codec import API_PATH
+from jupyter_gpugate.server.http.bodies import MOST_BODY_BYTES, TOO_LARGE
 from jupyter_gpugate.server.lines import FORWARD_TIMEOUT_S
 
 if TYPE_CHECKING:

@@ -20,28 +20,28 @@ from typing import Any
 
 from tornado.iostream import IOStream
 
-from jupyter_gpugate.core.protocol import RUN_MODULE, from_json, importable, is_token, to_json
+from jupyter_gpugate.core.codec import RUN_MODULE, from_json, importable, is_token, to_json
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.clock import awake_time, boot_id
-from jupyter_gpugate.gate.history import History
-from jupyter_gpugate.gate.journal import Journal, JournalError
-from jupyter_gpugate.gate.kernels import UserNames
-from jupyter_gpugate.gate.local_disk import check_own, state_directory
+from jupyter_gpugate.gate.gpu.reader import GpuReader
+from jupyter_gpugate.gate.journal.history import History
+from jupyter_gpugate.gate.journal.journal import Journal, JournalError
+from jupyter_gpugate.gate.journal.local_disk import check_own, state_directory
+from jupyter_gpugate.gate.lease_api import lease_routes
 from jupyter_gpugate.gate.loop import GateLoop
-from jupyter_gpugate.gate.machine import MachineReader
-from jupyter_gpugate.gate.nvml import GpuReader
+from jupyter_gpugate.gate.machine.kernels import UserNames
+from jupyter_gpugate.gate.machine.reader import MachineReader
 from jupyter_gpugate.gate.sampling import Sampler
-from jupyter_gpugate.gate.socket import lease_routes
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.lease_client import Way, dial_socket
 from jupyter_gpugate.runs.machine import Machine, renew_mark, this_machine
-from jupyter_gpugate.server.bodies import MOST_DISCARDED_BYTES, BoundedApplication
 from jupyter_gpugate.server.claim import Claim
 from jupyter_gpugate.server.doors import Doors, GateServer
 from jupyter_gpugate.server.feed import Feed
-from jupyter_gpugate.server.handlers import api_routes
+from jupyter_gpugate.server.http.bodies import MOST_DISCARDED_BYTES, BoundedApplication
+from jupyter_gpugate.server.http.handlers import api_routes
+from jupyter_gpugate.server.http.polls import Polls
 from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
-from jupyter_gpugate.server.polls import Polls
 
 #: Set for every process of a run, unless the run has removed it.
 RUN_VARIABLE = "GPUGATE_RUN_ID"

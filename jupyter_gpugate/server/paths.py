@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jupyter_core.paths import jupyter_data_dir
 
-from jupyter_gpugate.gate.local_disk import check_own
+from jupyter_gpugate.gate.journal.local_disk import check_own
 
 SOCKET_VARIABLE = "GPUGATE_USER_SOCKET"
 #: A server sets both: while they are equal, the user has not named a socket.

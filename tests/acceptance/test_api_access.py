@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.server import handlers
+from jupyter_gpugate.server.http import handlers
 from tests.served import Answer, Places, Served, end_everything_of, extensions
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

@@ -13,8 +13,8 @@ import schemathesis
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from jupyter_gpugate.server import handlers, run_shapes, shapes
-from jupyter_gpugate.server.contract import calls_of
+from jupyter_gpugate.server.http import handlers, run_shapes, shapes
+from jupyter_gpugate.server.http.contract import calls_of
 from tests.fake_nvml import StandIn
 from tests.served import Answer, Served
 

@@ -20,7 +20,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
-from jupyter_gpugate.notebook.client import Client
+from jupyter_gpugate.client.connection import Client
 from tests.front_end import ASKS, LOAD, RUN_ID, notebook
 from tests.served import PATIENCE_S, Places, Served, until
 from tests.work import Work, processes_of

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.protocol import API_PATH
+from jupyter_gpugate.core.codec import API_PATH
 from jupyter_gpugate.runs.processes import ProcessName, boot_id, is_alive, start_ticks
 from tests.served import PATIENCE_S, Answer, Places, Served, until
 from tests.stranger import running, stranger

@@ -21,9 +21,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.decisions import Decisions
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.flow.turn import Happened, take_turn
 from jupyter_gpugate.core.model import (
     GB,
     MB,
@@ -40,7 +41,6 @@ from jupyter_gpugate.core.model import (
     Setting,
 )
 from jupyter_gpugate.core.state import GateState
-from jupyter_gpugate.core.turn import Happened, take_turn
 from tests.benchmarks.measure import STEADY, WORDS, Costs, bar, interleave, passed, save, table
 from tests.naive import decide_one_by_one
 

@@ -189,7 +189,7 @@ def _serve(walk: _Walk) -> None:
 
 
 def _ours() -> _Walk:
-    from jupyter_gpugate.gate.process_table import ProcessTable
+    from jupyter_gpugate.gate.machine.process_table import ProcessTable
 
     table = ProcessTable()
 
@@ -197,7 +197,7 @@ def _ours() -> _Walk:
 
 
 def _reading() -> _Walk:
-    from jupyter_gpugate.gate.machine import MachineReader
+    from jupyter_gpugate.gate.machine.reader import MachineReader
 
     reader = MachineReader()
 

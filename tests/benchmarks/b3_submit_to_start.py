@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from jupyter_gpugate.notebook.client import Client
+from jupyter_gpugate.client.connection import Client
 from tests.benchmarks.measure import STEADY, WORDS, bar, cpu_ms, fixed_loop, save, spread_of, table
 from tests.served import Places, until
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jupyter_gpugate.runs
-from jupyter_gpugate.notebook import values
+from jupyter_gpugate.client import values
 
 WORKER_SOURCE = Path(jupyter_gpugate.runs.__file__).with_name("cell.py")
 PATIENCE_S = 240

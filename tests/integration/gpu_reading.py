@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_gpugate.core.model import DeviceReading
 from jupyter_gpugate.gate.clock import awake_time
-from jupyter_gpugate.gate.nvml import GpuReader, Reading
+from jupyter_gpugate.gate.gpu.reader import GpuReader, Reading
 from tests.fake_nvml import StandIn
 
 Driver = Callable[..., StandIn]

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.core.protocol import RUN_MODULE
+from jupyter_gpugate.client import connection as clients
+from jupyter_gpugate.client import discovery, gate_record
+from jupyter_gpugate.client.connection import Client, connect
+from jupyter_gpugate.client.errors import GateError, GateUnreachable
+from jupyter_gpugate.core.codec import RUN_MODULE
 from jupyter_gpugate.gate.lock import user_lock
-from jupyter_gpugate.notebook import client as clients
-from jupyter_gpugate.notebook import discovery, gate_record
-from jupyter_gpugate.notebook.client import Client, connect
-from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
 from jupyter_gpugate.server.paths import UnsafePath, user_socket
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 

@@ -108,4 +108,4 @@ def test_the_command_is_installed(archives: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         (entry,) = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
         text = archive.read(entry).decode()
-    assert "jupyter-gpugate = jupyter_gpugate.cli:main" in text
+    assert "jupyter-gpugate = jupyter_gpugate.terminal.cli:main" in text

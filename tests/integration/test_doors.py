@@ -22,8 +22,8 @@ from tornado.httputil import HTTPHeaders, HTTPServerRequest, ResponseStartLine
 from tornado.iostream import IOStream
 from tornado.web import Application, RequestHandler
 
-from jupyter_gpugate.notebook import discovery
-from jupyter_gpugate.notebook.client import Client
+from jupyter_gpugate.client import discovery
+from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.runs.lease_client import UnixClient
 from jupyter_gpugate.server import doors
 from tests.served import PATIENCE_S, Places, Served, until

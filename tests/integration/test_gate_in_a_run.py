@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.notebook import discovery, enclosing_run
-from jupyter_gpugate.notebook.client import Client
-from jupyter_gpugate.notebook.errors import GateUnreachable
+from jupyter_gpugate.client import discovery, enclosing_run
+from jupyter_gpugate.client.connection import Client
+from jupyter_gpugate.client.errors import GateUnreachable
 from jupyter_gpugate.runs.processes import start_ticks
 from tests.served import PATIENCE_S, Places, extensions, until
 

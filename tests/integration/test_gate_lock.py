@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.gate import kernel_name, local_disk
+from jupyter_gpugate.gate import kernel_name
 from jupyter_gpugate.gate.clock import boot_id
+from jupyter_gpugate.gate.journal import local_disk
 from jupyter_gpugate.gate.lock import GateLock, user_lock
 
 LEADER = """

@@ -16,7 +16,15 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpugate.core.model import GB, Fault
-from jupyter_gpugate.gate import nvml, nvml_child, nvml_process
+from jupyter_gpugate.gate.gpu import (
+    child as nvml_child,
+)
+from jupyter_gpugate.gate.gpu import (
+    process as nvml_process,
+)
+from jupyter_gpugate.gate.gpu import (
+    reader as gpu_reader,
+)
 from tests.fake_nvml import StandIn
 from tests.integration.gpu_reading import Driver, Reader, wait_until
 
@@ -449,7 +457,7 @@ def test_one_good_answer_ends_the_pauses(driver: Driver, reader: Reader) -> None
         comes_back(reader)
         os.kill(child_of(reader), signal.SIGKILL)
         assert fault_of(reader).code == "crash"
-        assert reader.reader._not_before - reader.reader._clock() <= nvml.FIRST_PAUSE_S
+        assert reader.reader._not_before - reader.reader._clock() <= gpu_reader.FIRST_PAUSE_S
 
 
 # -- living together --------------------------------------------------------------------------
@@ -460,7 +468,7 @@ def test_readings_asked_for_at_once_are_all_given(driver: Driver, reader: Reader
     driver().gpu()
     reader.devices()
 
-    async def both() -> list[nvml.Reading]:
+    async def both() -> list[gpu_reader.Reading]:
         return list(await asyncio.gather(reader.reader.read(), reader.reader.read()))
 
     assert [len(devices) for devices, _, _ in reader.loop.run_until_complete(both())] == [1, 1]
@@ -518,7 +526,7 @@ def test_the_child_of_a_killed_gate_ends_even_while_it_hangs(
     program = (
         "import asyncio\n"
         "from jupyter_gpugate.gate.clock import awake_time\n"
-        "from jupyter_gpugate.gate.nvml import GpuReader\n"
+        "from jupyter_gpugate.gate.gpu.reader import GpuReader\n"
         "asyncio.run(GpuReader(awake_time, 600).read())\n"
     )
     gate = subprocess.Popen([sys.executable, "-c", program])
@@ -550,7 +558,7 @@ def test_the_gate_itself_never_touches_the_driver(driver: Driver) -> None:
         "import asyncio, sys\n"
         "import jupyter_gpugate\n"
         "from jupyter_gpugate.gate.clock import awake_time\n"
-        "from jupyter_gpugate.gate.nvml import GpuReader\n"
+        "from jupyter_gpugate.gate.gpu.reader import GpuReader\n"
         "async def once():\n"
         "    reader = GpuReader(awake_time, 60)\n"
         "    devices, _, _ = await reader.read()\n"
@@ -571,7 +579,7 @@ def test_pids_of_another_namespace_are_not_ours(driver: Driver) -> None:
     program = (
         "import asyncio\n"
         "from jupyter_gpugate.gate.clock import awake_time\n"
-        "from jupyter_gpugate.gate.nvml import GpuReader\n"
+        "from jupyter_gpugate.gate.gpu.reader import GpuReader\n"
         "async def once():\n"
         "    reader = GpuReader(awake_time, 60)\n"
         "    devices, health, ours = await reader.read()\n"

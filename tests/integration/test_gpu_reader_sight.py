@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.core.model import GB, DeviceReading
-from jupyter_gpugate.gate import nvml_sight
-from jupyter_gpugate.gate.nvml_child import Answer
-from jupyter_gpugate.gate.nvml_process import ReaderProcess
-from jupyter_gpugate.gate.nvml_sight import FIRST_LOOK_S, LONGEST_LOOK_S, Sight
+from jupyter_gpugate.gate.gpu import sight as nvml_sight
+from jupyter_gpugate.gate.gpu.child import Answer
+from jupyter_gpugate.gate.gpu.process import ReaderProcess
+from jupyter_gpugate.gate.gpu.sight import FIRST_LOOK_S, LONGEST_LOOK_S, Sight
 from tests.fake_nvml import StandIn
 from tests.integration.gpu_reading import Driver, Reader, wait_until
 

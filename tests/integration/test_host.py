@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 import pytest
 
-from jupyter_gpugate.core import turn
+from jupyter_gpugate.core.codec import API_PATH, to_json
+from jupyter_gpugate.core.flow import turn
 from jupyter_gpugate.core.model import GB, AttemptOutcome, EndReport
-from jupyter_gpugate.core.protocol import API_PATH, to_json
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate import failpoints, known_gpus, sampling
+from jupyter_gpugate.gate.gpu.reader import Reading
 from jupyter_gpugate.gate.loop import GateLoop
-from jupyter_gpugate.gate.nvml import Reading
 from jupyter_gpugate.gate.pace import Pace
 from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient, UnixClient
 from jupyter_gpugate.runs.processes import start_ticks

@@ -16,12 +16,13 @@ from typing import cast
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.model import GB, MB, RAM, AttemptOutcome, ProcessKey, RunEnd
 from jupyter_gpugate.core.state import GateState
-from jupyter_gpugate.gate import failpoints, local_disk, loop
-from jupyter_gpugate.gate.journal import Journal, JournalError, state_directory
-from jupyter_gpugate.gate.rows import Audited
+from jupyter_gpugate.gate import failpoints, loop
+from jupyter_gpugate.gate.journal import local_disk
+from jupyter_gpugate.gate.journal.journal import Journal, JournalError, state_directory
+from jupyter_gpugate.gate.journal.rows import Audited
 from jupyter_gpugate.gate.sampling import Sampler
 from tests.journalled import (
     BOOT,

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from jupyter_gpugate.gate.machine import MachineReader
+from jupyter_gpugate.gate.machine.reader import MachineReader
 
 HOLDS = "x = bytearray(64 << 20)\nimport time\ntime.sleep(600)"
 

@@ -17,7 +17,7 @@ from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from jupyter_gpugate.notebook import discovery
+from jupyter_gpugate.client import discovery
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.gate import history
-from jupyter_gpugate.gate.journal import Journal, JournalError
-from jupyter_gpugate.gate.local_disk import check_own, open_private, write_private
+from jupyter_gpugate.gate.journal import history
+from jupyter_gpugate.gate.journal.journal import Journal, JournalError
+from jupyter_gpugate.gate.journal.local_disk import check_own, open_private, write_private
 from jupyter_gpugate.gate.lock import GateLock
 from tests.served import Places, Served, until
 

@@ -13,8 +13,8 @@ import pytest
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.model import Setting
 from jupyter_gpugate.core.private import without_values
-from jupyter_gpugate.gate import scrub as scrubbing
-from jupyter_gpugate.gate.journal import Journal, JournalError
+from jupyter_gpugate.gate.journal import scrub as scrubbing
+from jupyter_gpugate.gate.journal.journal import Journal, JournalError
 from tests.journalled import opened, requested, sedimented
 
 CANARY = "canary-4f1d"
@@ -85,7 +85,7 @@ def test_a_journal_that_cannot_be_rewritten_tells_no_values(
     def fails(_file: object) -> int:
         raise JournalError("the disk is full")
 
-    monkeypatch.setattr("jupyter_gpugate.gate.journal.scrub", fails)
+    monkeypatch.setattr("jupyter_gpugate.gate.journal.journal.scrub", fails)
     journal = opened(path)
     assert list(settings_of(journal)) == [without_values(SETTING)] * 4
     journal.close()

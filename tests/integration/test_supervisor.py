@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.model import EndReport, Peaks, ProcessKey, RunReport
-from jupyter_gpugate.core.protocol import from_json, to_json
 from jupyter_gpugate.runs import supervisor
 from tests.integration.supervised import (
     PATIENCE_S,

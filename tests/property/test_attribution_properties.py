@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpugate.core.attribution import attribute
-from jupyter_gpugate.core.holders import DEPTH
+from jupyter_gpugate.core.memory.attribution import attribute
+from jupyter_gpugate.core.memory.holders import DEPTH
 from jupyter_gpugate.core.model import (
     RAM,
     Attribution,

@@ -12,8 +12,8 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.model import AttemptOutcome, EndReport
-from jupyter_gpugate.core.protocol import to_json
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.scanning import Scanner
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpugate.core.calibration import from_observations, sediment, weigh
-from jupyter_gpugate.core.estimation import (
+from jupyter_gpugate.core.learning.calibration import from_observations, sediment, weigh
+from jupyter_gpugate.core.learning.estimation import (
     estimate,
     max_workers,
     provisional_charge,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jupyter_gpugate.core.codec import LARGEST, ProtocolError, from_json, to_json
 from jupyter_gpugate.core.events import EVENT_TYPES
 from jupyter_gpugate.core.model import Grant, Observation, Request, Sample
-from jupyter_gpugate.core.protocol import LARGEST, ProtocolError, from_json, to_json
 from jupyter_gpugate.core.state import Lease, Lingering, Queued, Traits
 
 KINDS = [*EVENT_TYPES.values(), Grant, Lease, Lingering, Observation, Queued, Request, Traits]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jupyter_gpugate.faces import doctor
-from jupyter_gpugate.gate.accelerators import unmanaged
+from jupyter_gpugate.gate.gpu.accelerators import unmanaged
 
 
 def machine(root: Path, *files: str, **vendors: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.attribution import (
+from jupyter_gpugate.core.memory.attribution import (
     EMPTY_LIST,
     EXTERNAL_LISTED,
     FOREIGN_PIDS,

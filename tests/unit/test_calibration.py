@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from jupyter_gpugate.core.calibration import (
+from jupyter_gpugate.core.learning.calibration import (
     TRACKS_PER_NAME,
     Calibration,
     Evidence,

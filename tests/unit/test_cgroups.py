@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.gate.cgroups import CgroupRoom, Cgroups
+from jupyter_gpugate.gate.machine.cgroups import CgroupRoom, Cgroups
 
 GB = 1 << 30
 MACHINE = 64 * GB

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.admission import decide, enforcement_of, verdict_on
-from jupyter_gpugate.core.checks import Admission
+from jupyter_gpugate.core.admission.checks import Admission
+from jupyter_gpugate.core.admission.decide import decide, enforcement_of, verdict_on
 from jupyter_gpugate.core.decisions import Check, Reason, Refusal
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.model import (
     GB,
     MB,

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate import __version__, cli
-from jupyter_gpugate.notebook import discovery, terminal
-from jupyter_gpugate.notebook.disk import held_below
+from jupyter_gpugate import __version__
+from jupyter_gpugate.client import discovery
+from jupyter_gpugate.client.disk import held_below
+from jupyter_gpugate.terminal import cli, follow
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -257,7 +258,7 @@ def test_the_end_of_a_terminal_is_not_the_runs(gate: GateStandIn, number: int) -
 def test_numbers_alone_are_told_at_most_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
     """Another reason or place is told at once; free memory that moves is not."""
     now = [0.0]
-    progress = terminal.Progress(clock=lambda: now[0])
+    progress = follow.Progress(clock=lambda: now[0])
 
     def told(at: float, free: int, **changes: Any) -> str:
         now[0] = at
@@ -295,7 +296,7 @@ def test_nothing_that_a_run_said_acts_on_the_terminal(capsys: pytest.CaptureFixt
     """Reasons and warnings that carry controls are shown without them, line by line."""
     hostile = "\x1b]0;taken\x07\x1b[2J\x9b31m"
     ended = {"run_id": "r", "status": "ended", "end": "failed", "exit_reason": hostile}
-    terminal.Progress().show({**ended, "warnings": [f"a hint in vain{hostile}"]}, "")
+    follow.Progress().show({**ended, "warnings": [f"a hint in vain{hostile}"]}, "")
     shown = capsys.readouterr().err
     assert "a hint in vain" in shown
     assert all(line.isprintable() for line in shown.splitlines())
@@ -305,7 +306,7 @@ def test_a_hint_that_was_too_low_is_told_at_the_end(capsys: pytest.CaptureFixtur
     """The terminal says once what to raise a hint to, when the run that held more has ended."""
     term = {"resource": "ram", "origin": "hint", "need_bytes": 276 << 20, "margin_bytes": 256 << 20}
     state = {"run_id": "r", "peaks": {"ram": 926 << 20}, "estimate": {"terms": [term]}}
-    progress = terminal.Progress()
+    progress = follow.Progress()
     progress.show({**state, "status": "active", "phase": "running"}, "")
     assert "hint" not in capsys.readouterr().err
     for _ in range(2):

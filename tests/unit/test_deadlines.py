@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.deadlines import due
 from jupyter_gpugate.core.decisions import Check, Decisions, Reason, Refusal
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.deadlines import due
+from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.model import (
     AttemptOutcome,
     Attribution,

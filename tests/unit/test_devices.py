@@ -7,21 +7,16 @@ from typing import Any, cast
 
 import pytest
 
-from jupyter_gpugate.core.devices import (
-    ignored_settings,
-    matches,
-    name_of,
-    resources_of,
-)
+from jupyter_gpugate.core.admission.devices import ignored_settings, matches, name_of, resources_of
+from jupyter_gpugate.core.admission.room import rooms
 from jupyter_gpugate.core.events import Locked
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.model import GB, Device
-from jupyter_gpugate.core.room import rooms
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.faces import words
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.runs.record import Refused
-from jupyter_gpugate.server.devices import (
+from jupyter_gpugate.server.http.devices import (
     closes,
     device_named,
     present,

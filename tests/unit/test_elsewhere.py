@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jupyter_gpugate.core.calibration import from_observations
+from jupyter_gpugate.core.admission.needs import estimate_on
 from jupyter_gpugate.core.decisions import Decisions
-from jupyter_gpugate.core.holding import observe
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.flow.turn import Happened, take_turn
+from jupyter_gpugate.core.learning.calibration import from_observations
+from jupyter_gpugate.core.learning.observations import sedimented
+from jupyter_gpugate.core.memory.holding import observe
 from jupyter_gpugate.core.model import GB, MB, RAM, VRAM, ProcessKey
-from jupyter_gpugate.core.needs import estimate_on
-from jupyter_gpugate.core.observations import sedimented
-from jupyter_gpugate.core.turn import Happened, take_turn
 from tests.states import GPU, NOW, beat, finish, gate, key_of, process, request, sample, start
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.core.protocol import is_token, isolation
-from jupyter_gpugate.gate import nvml_process
-from jupyter_gpugate.notebook import submission
-from jupyter_gpugate.notebook.environment import for_a_gate, for_a_run
+from jupyter_gpugate.client import submission
+from jupyter_gpugate.client.environment import for_a_gate, for_a_run
+from jupyter_gpugate.core.codec import is_token, isolation
+from jupyter_gpugate.gate.gpu import process as nvml_process
 
 SECRETS = (
     "JUPYTERHUB_API_TOKEN",

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from jupyter_gpugate.notebook.errors import (
+from jupyter_gpugate.client.errors import (
     GateError,
     GateUnreachable,
     RunCancelled,

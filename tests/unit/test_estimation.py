@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.calibration import Calibration, from_observations, sediment
-from jupyter_gpugate.core.estimation import (
+from jupyter_gpugate.core.learning.calibration import Calibration, from_observations, sediment
+from jupyter_gpugate.core.learning.estimation import (
     estimate,
     max_workers,
     need_from_hint,

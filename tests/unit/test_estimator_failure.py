@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core import needs
+from jupyter_gpugate.core.admission import needs
 from jupyter_gpugate.core.model import GB, RAM, Basis
-from jupyter_gpugate.gate.simulation import Behaviour, ramp
+from jupyter_gpugate.gate.simulation.twins import Behaviour, ramp
 from tests.simulated import CheckedSimulation, devices
 
 

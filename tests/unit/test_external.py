@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_gpugate.gate.external import shown
+from jupyter_gpugate.gate.machine.external import shown
 
 
 @pytest.mark.parametrize(

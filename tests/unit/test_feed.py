@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.server.feed import Feed, _way_between, kind_of
 from tests.states import NOW, gate, request, sample, start

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.growers import growth_words, who_grew
-from jupyter_gpugate.core.holding import observe
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.memory.growers import growth_words, who_grew
+from jupyter_gpugate.core.memory.holding import observe
 from jupyter_gpugate.core.model import GB, MB, AttemptOutcome, ProcessKey
 from jupyter_gpugate.core.state import GateState, Rise, Who
 from tests.states import GPU, NOW, beat, finish, gate, key_of, process, request, sample, start

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.decisions import Check, Earmark
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.model import GB, MB, RAM, Basis
 from jupyter_gpugate.core.state import GateState, Lingering, Traits, Usage
 from tests.states import GPU, NOW, board, finish, gate, granted_to, reasons, request, sample, start

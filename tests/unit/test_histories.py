@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.model import (
     GB,
     MB,
@@ -20,7 +20,7 @@ from jupyter_gpugate.core.model import (
     Setting,
 )
 from jupyter_gpugate.core.state import Traits
-from jupyter_gpugate.gate.simulation import Behaviour, Simulation, ramp
+from jupyter_gpugate.gate.simulation.twins import Behaviour, Simulation, ramp
 from tests.naive import decide_one_by_one
 from tests.simulated import GPU_IS_LOST, CheckedSimulation, devices
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from jupyter_gpugate.core.state import GateState
-from jupyter_gpugate.gate.history import DAYS_KEPT, KEPT, History, write
+from jupyter_gpugate.gate.journal.history import DAYS_KEPT, KEPT, History, write
 from jupyter_gpugate.gate.loop import GateLoop
 from tests.states import sample
 

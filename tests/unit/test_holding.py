@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.growth import grown
-from jupyter_gpugate.core.holding import observe
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.memory.growth import grown
+from jupyter_gpugate.core.memory.holding import observe
 from jupyter_gpugate.core.model import (
     GB,
     MB,

@@ -6,6 +6,7 @@ import ast
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,11 +18,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "jupyter_gpugate"
-NOUNS = {"core.model", "core.protocol", "core.events"}
+#: The first line of every folder.
+LINE = re.compile(
+    r"Runs in (?P<process>.+); may import (?P<parts>[^;]+?)(?:, and when used (?P<lazy>.+))?\.$"
+)
+NOUNS = {"core.model", "core.codec", "core.events"}
 #: Single files that run where nothing of ours is installed.
 ALONE = {"runs.source", "runs.supervisor", "runs.cell"}
 #: Where the oldest Python has to do.
-KERNEL_SIDE = {"", "__main__", "_version", "cli", "core", "faces", "notebook"}
+KERNEL_SIDE = {"", "__main__", "_version", "client", "core", "faces", "notebook", "terminal"}
 #: All that `core` may use of the standard library: what neither acts nor asks the machine.
 PURE = {
     "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum",
@@ -32,7 +37,7 @@ HEAVY = {"jupyter_server", "psutil", "pydantic", "pynvml", "sqlalchemy", "torch"
 #: A run's or a notebook's own libraries, used where its environment happens to have them.
 GUESTS = {"cloudpickle", "comm", "jax", "numpy", "pandas", "tensorflow", "torch"}
 #: Third-party modules that only one part may touch.
-RESERVED = {"pynvml": "gate.nvml_child", "sqlalchemy": "gate", "pydantic": "server"}
+RESERVED = {"pynvml": "gate.gpu.child", "sqlalchemy": "gate.journal", "pydantic": "server.http"}
 
 
 class Import(NamedTuple):
@@ -55,6 +60,7 @@ def module_names() -> list[str]:
 
 
 MODULES = module_names()
+FOLDERS = sorted({m.rpartition(".")[0] for m in MODULES if "." in m})
 
 
 def path_of(module: str) -> Path:
@@ -109,27 +115,40 @@ def part_of(module: str) -> str:
     return module.partition(".")[0]
 
 
+def folder_of(module: str) -> str:
+    """Return the folder that a module lies in; a folder's own docstring counts as within it."""
+    return module if path_of(module).name == "__init__.py" else module.rpartition(".")[0]
+
+
+@functools.cache
+def line_of(folder: str) -> re.Match[str] | None:
+    """Read the first line of a folder, which says what runs it and what it may import."""
+    doc = ast.get_docstring(ast.parse(path_of(folder).read_text(encoding="utf-8"))) or ""
+    return LINE.match(doc.partition("\n")[0])
+
+
+def names_in(parts: str | None) -> list[str]:
+    """The parts of the package that a line lists."""
+    return [] if parts in {None, "nothing"} else str(parts).split(", ")
+
+
 def may_import(importer: str, imported: str, *, lazy: bool) -> bool:
     """Tell whether the one may import the other; both are modules of the package."""
-    part, target = part_of(importer), part_of(imported)
     if imported == "_version":
         return importer not in ALONE
     if importer in ALONE:
         return False
-    if importer in {"", "cli"}:
+    if importer == "":
         return lazy
     if importer == "__main__":
-        return imported == "cli"
+        return imported == "terminal.cli"
     if importer in NOUNS:
         return imported in NOUNS
-    return imported in {"notebook": {"core.protocol"}}.get(part, set()) or target in {
-        "core": {"core"},
-        "gate": {"core", "gate"},
-        "runs": {"core", "runs"},
-        "server": {"core", "faces", "gate", "runs", "server"},
-        "notebook": {"faces", "notebook"},
-        "faces": {"faces"},
-    }.get(part, set())
+    folder = folder_of(importer)
+    line = line_of(folder)
+    assert line is not None, f"the first line of {folder} does not say what it may import"
+    allowed = [folder, *names_in(line["parts"]), *(names_in(line["lazy"]) if lazy else [])]
+    return any(f"{imported}.".startswith(f"{part}.") for part in allowed)
 
 
 def is_kernel_side(module: str) -> bool:
@@ -139,7 +158,7 @@ def is_kernel_side(module: str) -> bool:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_run_one_way(module: str) -> None:
-    """Nouns know nobody, core knows nouns, gate and runs know core, server knows all and faces."""
+    """A module imports only what the first line of its folder lists, and the nouns only nouns."""
     wrong = [
         i
         for i in imports_of(module)
@@ -152,21 +171,24 @@ def test_imports_run_one_way(module: str) -> None:
     ("importer", "imported", "allowed"),
     [
         ("core.model", "core.events", True),
-        ("core.protocol", "core.admission", False),
-        ("core.admission", "core.model", True),
-        ("core.admission", "gate.loop", False),
-        ("gate.loop", "core.admission", True),
+        ("core.codec", "core.admission.decide", False),
+        ("core.admission.decide", "core.model", True),
+        ("core.admission.decide", "gate.loop", False),
+        ("gate.loop", "core.admission.decide", True),
         ("gate.loop", "runs.launcher", False),
+        ("gate.gpu.reader", "gate.loop", False),
         ("runs.launcher", "gate.loop", False),
         ("runs.launcher", "runs.directory", True),
-        ("runs.supervisor", "core.protocol", False),
-        ("server.extension", "gate.loop", True),
-        ("server.extension", "faces.card", True),
-        ("server.extension", "notebook.client", False),
-        ("faces.card", "core.protocol", False),
-        ("notebook.client", "core.protocol", True),
-        ("notebook.client", "core.model", False),
-        ("cli", "server.service", False),
+        ("runs.supervisor", "core.codec", False),
+        ("server.host", "gate.loop", True),
+        ("server.http.pages", "faces.card", True),
+        ("server.extension", "client.connection", False),
+        ("faces.card", "core.codec", False),
+        ("client.connection", "core.codec", True),
+        ("client.connection", "core.model", False),
+        ("client.connection", "notebook.run", False),
+        ("notebook.magics", "client.connection", True),
+        ("terminal.cli", "server.service", False),
     ],
 )
 def test_the_direction_is_what_the_documentation_says(
@@ -176,15 +198,15 @@ def test_the_direction_is_what_the_documentation_says(
     assert may_import(importer, imported, lazy=False) is allowed
 
 
-@pytest.mark.parametrize("folder", sorted({part_of(m) for m in MODULES if "." in m}))
-def test_the_folder_table_names_every_file(folder: str) -> None:
-    """The table in the documentation names each module in the rows of its folder."""
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_documentation_repeats_the_first_line_of_every_folder(folder: str) -> None:
+    """The table of folders says where each runs and what it may import, as the folder does."""
+    line = line_of(folder)
+    assert line is not None
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    table = page.partition("What is in them:")[2].partition("Imports run one way:")[0]
-    rows = table.partition(f"| `{folder}/` |")[2].partition("/` |")[0]
-    own = {m for m in MODULES if part_of(m) == folder and m not in {folder, *ALONE}}
-    stems = {m.rpartition(".")[2] for m in own if not m.startswith("gate.nvml_")}
-    assert {stem for stem in stems if f"`{stem}`" not in rows} == set()
+    name = folder.replace(".", "/") + "/"
+    parts = f"{line['parts']}; when used: {line['lazy']}" if line["lazy"] else line["parts"]
+    assert f"| `{name}` | {line['process']} | {parts} |" in page
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) == "core"])
@@ -221,7 +243,7 @@ def test_what_belongs_to_one_part_is_used_there(module: str) -> None:
     """The driver's bindings, SQL and the request models each have one place; torch has none."""
     for found in imports_of(module):
         home = RESERVED.get(found.top)
-        assert home is None or module == home or part_of(module) == home, found
+        assert home is None or f"{module}.".startswith(f"{home}."), found
         assert found.lazy or found.top not in GUESTS, found
 
 

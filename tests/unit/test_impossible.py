@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.impossible import Impossible, impossible
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.admission.impossible import Impossible, impossible
+from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.model import GB, MB, RAM, VRAM, Device, Hints, Observation
 from jupyter_gpugate.core.state import GateState, Traits
 from tests.states import GPU, board, gate, request, sample

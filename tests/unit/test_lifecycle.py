@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.draft import ENDED_KEPT
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.draft import ENDED_KEPT
+from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.model import (
     GB,
     MB,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.gate import local_disk
-from jupyter_gpugate.gate.local_disk import (
+from jupyter_gpugate.gate.journal import local_disk
+from jupyter_gpugate.gate.journal.local_disk import (
     file_system_type,
     make_private,
     network_file_system,

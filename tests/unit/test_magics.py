@@ -20,8 +20,8 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets.config import Config
 
 import jupyter_gpugate
-from jupyter_gpugate.notebook import discovery, waiting
-from jupyter_gpugate.notebook.errors import RunCancelled, RunDetached, RunFailed
+from jupyter_gpugate.client import discovery, waiting
+from jupyter_gpugate.client.errors import RunCancelled, RunDetached, RunFailed
 from jupyter_gpugate.runs import cell as run_side
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
@@ -540,7 +540,7 @@ def test_an_interrupt_while_the_gate_is_looked_for_submits_nothing(
             gave_up.wait(0.01)
 
     gave_up = threading.Event()
-    monkeypatch.setattr("jupyter_gpugate.notebook.client.connect", look)
+    monkeypatch.setattr("jupyter_gpugate.client.connection.connect", look)
     sender = interrupts(lambda: looking.wait(PATIENCE_S))
     raised = notebook.run("%%gated_eval never\n1").error_in_exec
     sender.join()

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.admission.decide import decide
+from jupyter_gpugate.core.admission.impossible import impossible
+from jupyter_gpugate.core.admission.masks import mask_of, told, visible
+from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.decisions import Check
-from jupyter_gpugate.core.impossible import impossible
-from jupyter_gpugate.core.masks import mask_of, told, visible
+from jupyter_gpugate.core.explaining.snapshot import queued_row
 from jupyter_gpugate.core.model import GB, Device, Request
-from jupyter_gpugate.core.protocol import from_json, to_json
-from jupyter_gpugate.core.snapshot import queued_row
 from tests.states import NOW, board, gate, granted_to, reasons, request, sample
 
 CUT = replace(board(2), uuid="GPU-cut", mig_enabled=True)

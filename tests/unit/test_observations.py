@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.learning.observations import sedimented
 from jupyter_gpugate.core.model import (
     GB,
     MB,
@@ -18,7 +19,6 @@ from jupyter_gpugate.core.model import (
     Enforcement,
     Observation,
 )
-from jupyter_gpugate.core.observations import sedimented
 from jupyter_gpugate.core.state import GateState, Usage
 from tests.states import GPU, NOW, beat, board, finish, gate, request, start
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.notebook import options
+from jupyter_gpugate.client import options
 
 MB, GB = 1 << 20, 1 << 30
 

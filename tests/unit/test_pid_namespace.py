@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.gate.pid_namespace import INITIAL_NAMESPACE, PidNamespace
+from jupyter_gpugate.gate.gpu.pid_namespace import INITIAL_NAMESPACE, PidNamespace
 
 CONTAINER = "pid:[4026532198]"
 

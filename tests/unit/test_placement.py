@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from jupyter_gpugate.core.admission.placement import bind, place
+from jupyter_gpugate.core.admission.room import Room
 from jupyter_gpugate.core.model import GB
-from jupyter_gpugate.core.placement import bind, place
-from jupyter_gpugate.core.room import Room
 from tests.states import board
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.runs.record import Refused
-from jupyter_gpugate.server.polls import Polls, is_known, tag_of
+from jupyter_gpugate.server.http.polls import Polls, is_known, tag_of
 
 
 class Asked:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.model import Setting
 from jupyter_gpugate.core.private import digest_of, is_digest, scrubbed, without_values
-from jupyter_gpugate.core.protocol import to_json
 
 PAIRS = st.lists(st.tuples(st.text(), st.text()), max_size=4)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.admission.room import Room, earmark, machine_reason, rooms
 from jupyter_gpugate.core.decisions import Check, Earmark
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.model import GB, MB, RAM, Device, Fault, ReaderHealth, Sample
-from jupyter_gpugate.core.room import Room, earmark, machine_reason, rooms
 from jupyter_gpugate.core.state import MACHINE, GateState, Growth, Lingering, Traits, Usage
 from tests.simulated import GPU_IS_LOST
 from tests.states import GPU, NOW, gate, request, sample, start

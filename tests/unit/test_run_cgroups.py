@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.admission.decide import decide
+from jupyter_gpugate.core.admission.room import earmark, ram_in, rooms
 from jupyter_gpugate.core.decisions import Check, Earmark
-from jupyter_gpugate.core.explain import explain
+from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.model import GB, MB, RAM, CgroupReading, Sample
-from jupyter_gpugate.core.room import earmark, ram_in, rooms
 from jupyter_gpugate.core.state import GateState
-from jupyter_gpugate.gate.cgroups import CgroupRoom, Cgroups
-from jupyter_gpugate.gate.machine import MachineReader
+from jupyter_gpugate.gate.machine.cgroups import CgroupRoom, Cgroups
+from jupyter_gpugate.gate.machine.reader import MachineReader
 from jupyter_gpugate.runs import homes
 from jupyter_gpugate.runs.homes import home_of
 from jupyter_gpugate.runs.processes import boot_id, start_ticks

@@ -15,7 +15,7 @@ from jupyter_gpugate.gate import sampling
 from jupyter_gpugate.gate.sampling import BEAT_S, ReadsGpus, ReadsMachine, Sampler
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.gate.machine import MachineReading
+    from jupyter_gpugate.gate.machine.reader import MachineReading
 
 
 @pytest.mark.parametrize(("took_s", "pause_s"), [(0.0, BEAT_S), (0.25, BEAT_S - 0.25), (5.0, 0.0)])

@@ -18,7 +18,7 @@ from jupyter_gpugate.core.model import (
     Setting,
 )
 from jupyter_gpugate.core.state import MACHINE, Traits
-from jupyter_gpugate.gate.simulation import Behaviour, ramp
+from jupyter_gpugate.gate.simulation.twins import Behaviour, ramp
 from tests.simulated import CheckedSimulation, devices
 
 GPU = "GPU-0"

@@ -9,10 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.admission.decide import decide
+from jupyter_gpugate.core.codec import ProtocolError
 from jupyter_gpugate.core.decisions import Decisions
-from jupyter_gpugate.core.holding import observe
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.explaining.snapshot import (
+    inputs_of,
+    reason_rows,
+    replay,
+    running_row,
+    snapshot,
+)
+from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.memory.holding import observe
 from jupyter_gpugate.core.model import (
     GB,
     MB,
@@ -23,8 +31,6 @@ from jupyter_gpugate.core.model import (
     Observation,
     ProcessKey,
 )
-from jupyter_gpugate.core.protocol import ProtocolError
-from jupyter_gpugate.core.snapshot import inputs_of, reason_rows, replay, running_row, snapshot
 from jupyter_gpugate.core.state import GateState, Traits
 from tests.states import (
     BOOT,

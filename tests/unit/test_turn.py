@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core import turn as turn_module
-from jupyter_gpugate.core.admission import decide
+from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.decisions import Check, Decisions
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow import turn as turn_module
+from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.flow.turn import Happened, Turn, take_turn
 from jupyter_gpugate.core.model import GB, RAM, Fault, Sample
 from jupyter_gpugate.core.state import GateState, Usage
-from jupyter_gpugate.core.turn import Happened, Turn, take_turn
 from tests.states import GPU, NOW, finish, gate, key_of, request, sample, start
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jupyter_gpugate.core.attribution import HUGE_PAGES, SHARED_MEMORY
-from jupyter_gpugate.core.holding import observe
-from jupyter_gpugate.core.lifecycle import apply
+from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.memory.attribution import HUGE_PAGES, SHARED_MEMORY
+from jupyter_gpugate.core.memory.holding import observe
 from jupyter_gpugate.core.model import GB, MB, RAM, ResourceAttribution
 from tests.states import NOW, beat, gate, key_of, process, request, sample, start
 

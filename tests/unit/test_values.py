@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from jupyter_gpugate.notebook import results, values
+from jupyter_gpugate.client import results, values
 from jupyter_gpugate.runs import cell
 
 

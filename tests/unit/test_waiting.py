@@ -11,17 +11,11 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.notebook import discovery, waiting
-from jupyter_gpugate.notebook.client import Client
-from jupyter_gpugate.notebook.errors import GateError, GateUnreachable
-from jupyter_gpugate.notebook.following import Background, Follower, in_background
-from jupyter_gpugate.notebook.waiting import (
-    Interrupts,
-    Patience,
-    Verdict,
-    submitted,
-    until_end,
-)
+from jupyter_gpugate.client import discovery, waiting
+from jupyter_gpugate.client.connection import Client
+from jupyter_gpugate.client.errors import GateError, GateUnreachable
+from jupyter_gpugate.client.following import Background, Follower, in_background
+from jupyter_gpugate.client.waiting import Interrupts, Patience, Verdict, submitted, until_end
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 RUN = "20261129-143600-abcde"

@@ -1,0 +1,33 @@
+"""The values that a run hands back, read from its directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Optional
+
+from jupyter_gpugate.client import values
+
+
+def attempt_folder(state: Mapping[str, Any]) -> Optional[Path]:
+    """Where the newest attempt of a run lies; None before the first."""
+    if not state.get("directory") or not state.get("attempt"):
+        return None
+    return Path(state["directory"], "attempts", str(state["attempt"]))
+
+
+def load(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Load every output of a completed run by name: its value, or a list by worker.
+
+    Raises `ValueCannotTravel` naming the file that cannot be loaded here.
+    """
+    folder = attempt_folder(state)
+    found: dict[str, dict[int, Path]] = {}
+    for path in folder.glob("result.*.pickle") if folder else ():
+        _, name, worker, _ = path.name.split(".")
+        found.setdefault(name, {})[int(worker)] = path
+    loaded = {}
+    for name, files in sorted(found.items()):
+        by_worker = [values.read(files[worker]) for worker in sorted(files)]
+        loaded[name] = by_worker[0] if len(by_worker) == 1 else by_worker
+    return loaded

@@ -1,0 +1,109 @@
+"""Makes the body of a submit from the options and from the process that submits.
+
+A run is to see what this process sees at this moment: interpreter and flags, working folder,
+module path, environment, file mode mask and limits of resources.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from jupyter_gpugate.client import environment
+
+Body = dict[str, Any]
+
+_ENVIRONMENT_LIMIT: Final = 1 << 20
+
+
+class SubmissionError(ValueError):
+    """What was asked for cannot be submitted; the message names the option and the remedy."""
+
+
+def cell(options: Namespace, source: str) -> Body:
+    """Describe a cell; the lines of ``source`` are the cell's own."""
+    return {
+        **_of_any_run(options),
+        "source": source,
+        "interpreter": sys.executable,
+        # The same function that multiprocessing uses to start its own children.
+        "flags": subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined] # noqa: SLF001
+        "path": module_path(),
+        "episodes": options.episodes,
+        "workers": options.workers,
+        "outputs": flat(options.output),
+    }
+
+
+def program(options: Namespace, argv: Sequence[str]) -> Body:
+    """Describe a command: one episode, complete when it exits with 0."""
+    body = {**_of_any_run(options), "argv": list(argv), "interpreter": sys.executable}
+    body["episodes"] = 1
+    body["memory_irrelevant"] += flat(options.memory_irrelevant)
+    return body
+
+
+def module_path() -> list[str]:
+    """Return the entries of `sys.path` that an import looks at; it passes over whatever is no text.
+
+    An empty entry means the working folder.
+    """
+    entries: Sequence[object] = sys.path
+    kept = [entry for entry in entries if isinstance(entry, str) and "\0" not in entry]
+    return [str(entry) or str(Path.cwd()) for entry in kept]
+
+
+def flat(lists: Sequence[Sequence[str]]) -> list[str]:
+    """Join what a repeated option collected, each name once, in order."""
+    return list(dict.fromkeys(name for part in lists for name in part))
+
+
+def _of_any_run(options: Namespace) -> Body:
+    body = {
+        "name": options.name,
+        "gpus": options.gpus,
+        "parameters": dict([*options.set, *options.set_free]),
+        "memory_irrelevant": [name for name, _ in options.set_free],
+        "hints": _without_gaps({"vram_bytes": options.hint_vram, "ram_bytes": options.hint_ram}),
+        "class": options.job_class,
+        "evictable": options.evictable,
+        "exclusive": options.exclusive,
+        "max_wait_s": options.max_wait,
+        "time_limit_s": options.time_limit,
+        "detach": options.detach,
+        "cwd": _folder(),
+        "environment": _environment(options.drop_env),
+        "umask": environment.umask(),
+        "limits": environment.limits(),
+        "kernel": environment.this_process(os.environ.get("JPY_SESSION_NAME", "")),
+        "idempotency_key": str(uuid.uuid4()),
+    }
+    return _without_gaps(body)
+
+
+def _without_gaps(body: Mapping[str, Any]) -> Body:
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _folder() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise SubmissionError("the working folder was removed: change to one that exists") from None
+
+
+def _environment(dropped: Sequence[str]) -> dict[str, str]:
+    kept = environment.for_a_run(os.environ, dropped)
+    sizes = {name: len(name) + len(value.encode(errors="replace")) for name, value in kept.items()}
+    if sum(sizes.values()) > _ENVIRONMENT_LIMIT:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise SubmissionError(
+            f"the environment is larger than 1 MB, most of it {largest}: add --drop-env {largest}"
+        )
+    return kept

@@ -1,0 +1,247 @@
+"""The checks that a request passes, or the reasons why it does not, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Optional, Union
+
+from jupyter_gpugate.core.admission.masks import told as words_of
+from jupyter_gpugate.core.admission.placement import place
+from jupyter_gpugate.core.admission.room import Room, live_runs, ram_in
+from jupyter_gpugate.core.decisions import TOLD_ORDER, Check, Reason, Refusal
+from jupyter_gpugate.core.learning.estimation import provisional_charge
+from jupyter_gpugate.core.model import RAM, Basis
+from jupyter_gpugate.core.state import MACHINE, GateState, GroupKey, TermNeed
+
+#: Of the devices that refuse a run, the one whose reason stands last here is nearest to taking it.
+_NEARNESS = (
+    Check.MISSING,
+    Check.UNMEASURED,
+    Check.STALE,
+    Check.EXTERNAL_HOLDS,
+    Check.LOCK,
+    Check.EXCLUSIVE,
+    Check.LIMITS,
+    Check.WATCH_SLOT,
+    Check.OVERRUN,
+    Check.FIT,
+)
+_FARNESS = {check: -place for place, check in enumerate(_NEARNESS)}
+
+
+class Ask(NamedTuple):
+    """What a request would be charged on one resource, and by which rung."""
+
+    charge_bytes: int
+    basis: Basis
+
+
+class Look(NamedTuple):
+    """One device as one request finds it; ``reason`` None: it would take the run now."""
+
+    reason: Optional[Reason]
+    ask: Optional[Ask] = None  # None: the device is closed to it at any charge
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A request that passed every check, placed."""
+
+    devices: tuple[str, ...]
+    asks: Mapping[str, Ask]  # by resource
+
+
+class Asks(NamedTuple):
+    """One request in one tick, as the checks see it."""
+
+    state: GateState
+    run_id: str
+    key: GroupKey
+    waited_s: float
+    parked: bool
+    running: int  # of the same owner
+    visible: Optional[frozenset[str]] = None  # the devices it may be placed on; None: all
+
+    def on(self, room: Room) -> Ask:
+        """What it would be charged there: a number it has, or a provisional charge."""
+        need = self.need(room)
+        if need.need_bytes is not None:
+            charge, most = need.need_bytes, room.most_bytes
+            if charge > most:
+                # What the machine cannot give is no condition for a start: the margin goes first.
+                charge = max(most, charge if need.peak_bytes is None else need.peak_bytes)
+            return Ask(charge, Basis.DECLARED if room.declared else need.basis)
+        traits = self.state.traits
+        share = traits.watch_vram_share if room.device else traits.watch_ram_share
+        charge = provisional_charge(
+            prior_bytes=need.prior_bytes,
+            lower_bound_bytes=need.lower_bound_bytes,
+            share_bytes=int(share * room.total_bytes),
+            fits_alone_bytes=room.alone_bytes,
+            fits_now_bytes=room.room_bytes,
+            shrink=self.waited_s >= traits.watch_wait_s,
+        )
+        return Ask(charge, Basis.WATCH)
+
+    def may_use(self, room: Room) -> bool:
+        """Whether its notebook sees this device."""
+        return self.visible is None or room.resource in self.visible
+
+    def is_watched(self, room: Room) -> bool:
+        """Whether nothing is known of what it needs there."""
+        return self.need(room).need_bytes is None
+
+    def need(self, room: Room) -> TermNeed:
+        if room.device is None:
+            return self.key.needs.ram
+        return self.key.needs.on(room.device.model)
+
+
+def check(
+    asks: Asks, rooms: Mapping[str, Room], machine: Optional[Reason]
+) -> Union[Admission, Refusal]:
+    """Every check on one request; an admission is placed but not yet counted."""
+    if asks.parked:
+        return Refusal((Reason(Check.PARKED),))
+    ram = ram_of(rooms, asks)
+    asked = {RAM: asks.on(ram)}
+    devices: tuple[str, ...] = ()
+    device_reason = None
+    wanted = asks.key.gpus
+    if wanted:
+        looks = look(asks, rooms)
+        passing = {u: seen.ask for u, seen in looks.items() if seen.ask and not seen.reason}
+        placed = None
+        if len(passing) >= wanted:
+            charges = {uuid: ask.charge_bytes for uuid, ask in passing.items()}
+            placed = place(rooms, charges, wanted, asks.state.traits.placement)
+        if placed is None:
+            device_reason = _nearest(asks, rooms, looks)
+        else:
+            devices = placed
+            asked.update((uuid, passing[uuid]) for uuid in devices)
+    ram_reason = _ram_reason(asks, ram, asked[RAM])
+    found = (machine, _user_limit(asks), device_reason, ram_reason)
+    reasons = [reason for reason in found if reason is not None]
+    if not reasons:
+        return Admission(devices, asked)
+    if len(reasons) > 1:
+        reasons.sort(key=_told_order)
+    return Refusal(tuple(reasons))
+
+
+def _told_order(reason: Reason) -> int:
+    return TOLD_ORDER[reason.check]
+
+
+def look(asks: Asks, rooms: Mapping[str, Room]) -> dict[str, Look]:
+    """Every device that this request may be placed on, as it finds it."""
+    looks = {}
+    for uuid, room in rooms.items():
+        if room.device is None or not asks.may_use(room):
+            continue
+        closed = (
+            room.locked
+            or _exclusive(asks, room)
+            or _runs_limit(asks, room)
+            or _unread(asks, room)
+            or _watch_slot(asks, room)
+            or _overrun(asks, room)
+        )
+        if closed:
+            looks[uuid] = Look(closed)
+        else:
+            ask = asks.on(room)
+            looks[uuid] = Look(_fit(room, ask), ask)
+    return looks
+
+
+def ram_of(rooms: Mapping[str, Room], asks: Asks) -> Room:
+    """Return the RAM room of a request; the gate's, for a cgroup without queued requests."""
+    return rooms.get(ram_in(asks.key.cgroup)) or rooms[RAM]
+
+
+def _ram_reason(asks: Asks, ram: Room, ask: Ask) -> Optional[Reason]:
+    return ram.unread or _overrun(asks, ram) or _fit(ram, ask)
+
+
+def _nearest(asks: Asks, rooms: Mapping[str, Room], looks: Mapping[str, Look]) -> Reason:
+    """The reason to tell: of the last device that is lacking, on the model nearest to enough."""
+    wanted = asks.key.gpus
+    ranks: dict[str, list[tuple[int, int, int, str]]] = {}
+    for uuid, (reason, ask) in looks.items():
+        room = rooms[uuid]
+        if room.device is None:
+            continue
+        # What would take it now ranks before all that would not.
+        far = -len(_FARNESS) if reason is None else _FARNESS[reason.check]
+        short = ask.charge_bytes - room.room_bytes if ask else 0
+        ranks.setdefault(room.device.model, []).append((far, short, room.device.index, uuid))
+    lasts = [sorted(devices)[wanted - 1] for devices in ranks.values() if len(devices) >= wanted]
+    told = looks[min(lasts)[3]].reason if lasts else None
+    numbers = {"wanted": wanted, "present": max(map(len, ranks.values()), default=0)}
+    mask = words_of(asks.key.visible, asks.state.inventory)
+    return told or Reason(Check.MISSING, None, numbers, who=(mask,) if mask else ())
+
+
+# -- one check each: None where it passes -----------------------------------------------------
+
+
+def _user_limit(asks: Asks) -> Optional[Reason]:
+    limit = asks.state.traits.max_running_per_user
+    if limit is None or asks.running < limit:
+        return None
+    return Reason(Check.LIMITS, None, {"running": asks.running, "limit": limit})
+
+
+def _exclusive(asks: Asks, room: Room) -> Optional[Reason]:
+    if room.leases and asks.key.exclusive:
+        return Reason(Check.EXCLUSIVE, room.resource, who=live_runs(asks.state, [room.resource]))
+    if room.exclusive:
+        return Reason(Check.EXCLUSIVE, room.resource, who=room.exclusive)
+    if room.cleared_for not in (None, asks.run_id):
+        return Reason(Check.EXCLUSIVE, room.resource, who=(room.cleared_for or "",))
+    return None
+
+
+def _runs_limit(asks: Asks, room: Room) -> Optional[Reason]:
+    limit = asks.state.traits.max_runs_per_device
+    if room.leases < limit:
+        return None
+    return Reason(Check.LIMITS, room.resource, {"running": room.leases, "limit": limit})
+
+
+def _unread(asks: Asks, room: Room) -> Optional[Reason]:
+    if room.declared and asks.is_watched(room):
+        return Reason(Check.UNMEASURED, room.resource, {"usable_bytes": room.free_bytes})
+    return room.unread
+
+
+def _watch_slot(asks: Asks, room: Room) -> Optional[Reason]:
+    if room.unsettled and asks.is_watched(room):
+        return Reason(Check.WATCH_SLOT, room.resource, who=room.unsettled)
+    return None
+
+
+def _overrun(asks: Asks, room: Room) -> Optional[Reason]:
+    if room.overrun and asks.is_watched(room):
+        return Reason(Check.OVERRUN, room.resource, who=room.overrun)
+    return None
+
+
+def _fit(room: Room, ask: Ask) -> Optional[Reason]:
+    """The measured check, with the arithmetic it rests on."""
+    need = ask.charge_bytes
+    if need <= room.room_bytes:
+        return None
+    beyond = need > room.alone_bytes and not room.declared
+    check = Check.EXTERNAL_HOLDS if beyond else Check.FIT
+    return Reason(check, room.resource, room.numbers(need), bound=_bound(room))
+
+
+def _bound(room: Room) -> str:
+    if room.bound_by == MACHINE:
+        return ""
+    whose = "its notebook" if room.cgroup else "the gate"
+    return f"the limit of cgroup {room.bound_by}, in which {whose} runs"

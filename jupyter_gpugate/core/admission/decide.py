@@ -1,0 +1,163 @@
+"""``decide(state, sample, now)``: which queued requests start in this tick, and why others wait.
+
+Requests are walked in submission order; one that does not pass is skipped, not blocking, and a
+grant lowers what the next one sees.  Within a tick room only shrinks, so once a request is refused
+all that are equal to it are refused as well: the walk costs one look per group of equal requests
+and one per grant.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Optional, Union
+
+from jupyter_gpugate.core.admission.checks import Admission, Ask, Asks, check
+from jupyter_gpugate.core.admission.heads import Heads
+from jupyter_gpugate.core.admission.masks import Mask, visible
+from jupyter_gpugate.core.admission.needs import needs_of
+from jupyter_gpugate.core.admission.room import machine_reason, rooms
+from jupyter_gpugate.core.decisions import Decisions, Refusal
+from jupyter_gpugate.core.model import Basis, Enforcement, Grant, Request, Sample
+from jupyter_gpugate.core.state import GateState, GroupKey, Queued, key_of
+
+
+def decide(state: GateState, sample: Sample, now: float) -> Decisions:
+    """The verdict on every queued request; pure, and the same for the same input."""
+    return Walk(state, sample, now).admit()
+
+
+def verdict_on(
+    state: GateState, sample: Sample, request: Request, now: float
+) -> Union[Admission, Refusal]:
+    """What a request would be told now if it stood at the end of the queue; nothing is reserved."""
+    walk = Walk(state, sample, now)
+    walk.admit()
+    needs, _ = needs_of(state.calibration, request, state.inventory, state.driver)
+    key = key_of(request, "", needs)
+    return walk.check(walk.asks_of(key, request.run_id, waited_s=0.0, parked=False))
+
+
+def enforcement_of(request: Request) -> Enforcement:
+    """How far a cap can bind this run: by its framework's allocator, by advice, or not at all."""
+    runtime = request.setting.runtime
+    if request.gpus == 0:
+        return Enforcement.NONE
+    if request.kind == "cell" and runtime.startswith("torch"):
+        return Enforcement.ENFORCED
+    if runtime.startswith(("jax", "tensorflow")):
+        return Enforcement.ADVISED
+    return Enforcement.NONE
+
+
+class Walk:
+    """One tick's walk over the queue, oldest first."""
+
+    def __init__(self, state: GateState, sample: Sample, now: float) -> None:
+        self.state = state
+        self.rooms = rooms(state, sample, now)
+        self.machine = machine_reason(state)
+        self.heads = Heads(self.rooms)
+        self.running: dict[str, int] = {}
+        for lease in state.leases.values():
+            owner = lease.request.owner
+            self.running[owner] = self.running.get(owner, 0) + 1
+        self._now = now
+        self._fence = state.fence
+        self._parked: dict[str, bool] = {}
+        self._visible: dict[Mask, Optional[frozenset[str]]] = {}
+
+    def admit(self) -> Decisions:
+        """Admit whatever fits, and set aside what those who wait are due."""
+        grants: list[Grant] = []
+        refusals: dict[GroupKey, Refusal] = {}
+        queue = self.state.queue
+        heap: list[tuple[int, str, GroupKey, Iterator[str]]] = []
+        for key, group in self.state.groups.items():
+            rest = iter(group)
+            run_id = next(rest)
+            heap.append((queue[run_id].order, run_id, key, rest))
+        heapq.heapify(heap)
+        while heap:
+            _, run_id, key, rest = heap[0]
+            asks = self.asks(key, queue[run_id])
+            verdict = self.check(asks)
+            if isinstance(verdict, Admission):
+                grants.append(self.grant(queue[run_id], verdict))
+                following = next(rest, None)
+            else:
+                refusals.setdefault(key, verdict)
+                # All that are equal to it are refused as well, but may head another resource.
+                following = next(rest, None) if self.heads.claim(asks, verdict) else None
+            if following is None:
+                heapq.heappop(heap)
+            else:
+                heapq.heapreplace(heap, (queue[following].order, following, key, rest))
+        return Decisions(tuple(grants), refusals, tuple(self.heads.marks))
+
+    def asks(self, key: GroupKey, queued: Queued) -> Asks:
+        """A queued request as the checks see it."""
+        waited_s = self._now - queued.submitted_at
+        parked = self._is_parked(queued.run_side)
+        return self.asks_of(key, queued.request.run_id, waited_s=waited_s, parked=parked)
+
+    def asks_of(self, key: GroupKey, run_id: str, *, waited_s: float, parked: bool) -> Asks:
+        """A request as the checks see it now."""
+        if key.visible not in self._visible:
+            self._visible[key.visible] = visible(key.visible, self.state.inventory)
+        return Asks(
+            state=self.state,
+            run_id=run_id,
+            key=key,
+            waited_s=waited_s,
+            parked=parked,
+            running=self.running.get(key.owner, 0),
+            visible=self._visible[key.visible],
+        )
+
+    def _is_parked(self, run_side: str) -> bool:
+        if run_side not in self._parked:
+            seen = max(self.state.run_sides.get(run_side, 0.0), self.state.patient_until)
+            self._parked[run_side] = self._now - seen > self.state.traits.absent_after_s
+        return self._parked[run_side]
+
+    def check(self, asks: Asks) -> Union[Admission, Refusal]:
+        """The verdict on one request, with what older ones have left."""
+        return check(asks, self.rooms, self.machine)
+
+    def grant(self, queued: Queued, admission: Admission) -> Grant:
+        """Count an admission against all that come later, and make its grant."""
+        request, asks = queued.request, admission.asks
+        self._fence += 1
+        self.running[request.owner] = self.running.get(request.owner, 0) + 1
+        for resource, ask in asks.items():
+            # RAM is one machine's, however many cgroups look at it: until the next tick tells,
+            # each counts the grant.
+            for room in self.rooms.values():
+                if room.resource == resource:
+                    room.take(
+                        ask.charge_bytes,
+                        request.run_id,
+                        exclusive=request.exclusive,
+                        watch=ask.basis is Basis.WATCH,
+                    )
+        return Grant(
+            run_id=request.run_id,
+            attempt=queued.attempts + 1,
+            fence=self._fence,
+            devices=admission.devices,
+            charges={resource: ask.charge_bytes for resource, ask in asks.items()},
+            basis={resource: ask.basis for resource, ask in asks.items()},
+            caps={uuid: self._cap(uuid, request, asks[uuid]) for uuid in admission.devices},
+            enforcement=enforcement_of(request),
+            start_by_s=self.state.traits.start_by_s,
+            device_totals={uuid: self.rooms[uuid].total_bytes for uuid in admission.devices},
+        )
+
+    def _cap(self, uuid: str, request: Request, ask: Ask) -> int:
+        """The charge less what each worker's context costs: a framework cannot give that back."""
+        device = self.rooms[uuid].device
+        overhead = self.state.device_overhead.get(device.model, 0) if device else 0
+        contexts = overhead * request.setting.workers
+        # A cap of nothing would end a run whose charge is smaller than a context.
+        return ask.charge_bytes - (contexts if contexts < ask.charge_bytes else 0)

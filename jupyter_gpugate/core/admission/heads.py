@@ -1,0 +1,88 @@
+"""What is set aside in a tick against all that come later, so that nobody waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Optional
+
+from jupyter_gpugate.core.admission.checks import Asks, Look, look, ram_of
+from jupyter_gpugate.core.admission.placement import bind
+from jupyter_gpugate.core.admission.room import Room, earmark
+from jupyter_gpugate.core.decisions import Check, Earmark, Refusal
+from jupyter_gpugate.core.model import RAM
+
+
+class Heads:
+    """The claims of one tick, made in submission order.
+
+    A *head* has waited long, and for room only: its need is set aside on the devices that it is
+    bound to, RAM included.  Each resource has one head, the oldest.  The oldest exclusive run that
+    waits for nothing but others to leave, and what they held to come back, has its devices kept
+    clear.
+    """
+
+    def __init__(self, rooms: Mapping[str, Room]) -> None:
+        self.marks: list[Earmark] = []
+        self._rooms = rooms
+        self._devices = frozenset(uuid for uuid, room in rooms.items() if room.device)
+        self._waited_for: set[str] = set()
+        self._cleared = False
+
+    def claim(self, asks: Asks, refusal: Refusal) -> bool:
+        """Set aside what a refused request is due; False if that is nothing."""
+        old = asks.waited_s >= asks.state.traits.head_after_s
+        head = old and not self._has_heads(refusal) and refusal.only(Check.FIT)
+        alone = asks.key.exclusive and not self._cleared and _waits_for_devices(refusal)
+        if not head and not alone:
+            return False
+        looks = look(asks, self._rooms) if asks.key.gpus else {}
+        devices = self._bound(asks, looks, alone=alone)
+        if devices is None:
+            return False
+        lacking = {reason.resource for reason in refusal.reasons if reason.resource == RAM}
+        lacking.update(uuid for uuid in devices if looks[uuid].reason is not None)
+        made = []
+        if head and not lacking & self._waited_for:
+            self._waited_for.update(filter(None, lacking))
+            needs = {uuid: asks.on(self._rooms[uuid]).charge_bytes for uuid in devices}
+            needs[RAM] = asks.on(ram_of(self._rooms, asks)).charge_bytes
+            made.append(Earmark(asks.run_id, Check.FIT, devices, needs, asks.key.cgroup))
+        if alone:
+            self._cleared = True
+            made.append(Earmark(asks.run_id, Check.EXCLUSIVE, devices, {}))
+        for mark in made:
+            earmark(self._rooms, mark)
+        self.marks += made
+        return bool(made)
+
+    def _has_heads(self, refusal: Refusal) -> bool:
+        """Whether what it waits for has a head already, wherever it would be bound."""
+        for reason in refusal.reasons:
+            if reason.resource == RAM:
+                return RAM in self._waited_for
+        return self._devices <= self._waited_for
+
+    def _bound(
+        self, asks: Asks, looks: Mapping[str, Look], *, alone: bool
+    ) -> Optional[tuple[str, ...]]:
+        """The devices to wait for: of those that lack nothing but room, or company's leaving."""
+
+        def is_able(uuid: str, why: Optional[Check]) -> bool:
+            if why is Check.FIT:
+                return alone or uuid not in self._waited_for
+            return why is None or (alone and why is Check.EXCLUSIVE)
+
+        charges = {
+            uuid: asks.on(self._rooms[uuid]).charge_bytes
+            for uuid, seen in looks.items()
+            if is_able(uuid, seen.reason.check if seen.reason else None)
+        }
+        return bind(self._rooms, charges, asks.key.gpus, exclusive=alone)
+
+
+def _waits_for_devices(refusal: Refusal) -> bool:
+    """On a device without a lease room lacks only until what the last run held has come back."""
+    return all(
+        reason.resource not in (None, RAM) and reason.check in (Check.EXCLUSIVE, Check.FIT)
+        for reason in refusal.reasons
+    )

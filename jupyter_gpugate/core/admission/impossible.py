@@ -1,0 +1,120 @@
+"""Requests that could never start here are refused at submit, with the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Optional
+
+from jupyter_gpugate.core.admission.masks import told, visible
+from jupyter_gpugate.core.admission.needs import needs_of
+from jupyter_gpugate.core.explaining.explain import megabytes
+from jupyter_gpugate.core.model import Basis, Device, Request, Sample
+from jupyter_gpugate.core.state import GateState, TermNeed
+
+_FIELDS = {"RAM": "hints.ram_bytes", "GPU memory": "hints.vram_bytes"}
+
+
+@dataclass(frozen=True)
+class Impossible:
+    """Why a request is refused: the field to mend, and the numbers."""
+
+    field_name: str
+    message: str
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+def impossible(state: GateState, sample: Sample, request: Request) -> Optional[Impossible]:
+    """The first thing that no waiting could mend, or None."""
+    return _numbers(request) or _devices(state, request) or _memory(state, sample, request)
+
+
+def _numbers(request: Request) -> Optional[Impossible]:
+    """No number may turn a charge into a gift."""
+    least: dict[str, tuple[Optional[float], int]] = {
+        "gpus": (request.gpus, 0),
+        "workers": (request.setting.workers, 1),
+        "episodes": (request.setting.episodes, 1),
+        "hints.vram_bytes": (request.hints.vram_bytes, 1),
+        "hints.ram_bytes": (request.hints.ram_bytes, 1),
+    }
+    for name, (value, limit) in least.items():
+        if value is not None and value < limit:
+            numbers = {"value": int(value), "least": limit}
+            return Impossible(name, f"{name}: is {value}, and must be at least {limit}", numbers)
+    return None
+
+
+def _devices(state: GateState, request: Request) -> Optional[Impossible]:
+    most = max(_counts(state, request).values(), default=0)
+    if request.gpus <= most:
+        return None
+    fix = f"{most} at most" if most else "0, or leave it out"
+    has = {0: "no GPU", 1: "1 GPU"}.get(most, f"{most} GPUs of one model")
+    mask = told(request.visible, state.inventory)
+    here = f"{mask} to this notebook" if mask and _counts(state) else f"this machine has {has}"
+    return Impossible(
+        "gpus",
+        f"gpus: {request.gpus} asked for, and {here}: ask for {fix}",
+        {"asked": request.gpus, "present": most},
+    )
+
+
+def _counts(state: GateState, request: Optional[Request] = None) -> dict[str, int]:
+    """How many devices one run can have of each model; of MIG slices a process sees only one."""
+    counts: dict[str, int] = {}
+    for device in _usable(state, request):
+        known = counts.get(device.model, 0)
+        counts[device.model] = 1 if device.parent is not None else known + 1
+    return counts
+
+
+def _usable(state: GateState, request: Optional[Request] = None) -> Iterator[Device]:
+    """Return the gated devices that the request's notebook sees."""
+    seen = visible(request.visible, state.inventory) if request else None
+    for uuid, device in state.inventory.items():
+        if not device.mig_enabled and not device.unified and (seen is None or uuid in seen):
+            yield device
+
+
+def _memory(state: GateState, sample: Sample, request: Request) -> Optional[Impossible]:
+    needs, _ = needs_of(state.calibration, request, state.inventory, state.driver)
+    if sample.ram is not None:
+        total = sample.ram.total_bytes
+        least = _least(needs.ram)
+        if least is not None and least > total:
+            return _too_much(request, "RAM", needs.ram, total)
+    counts = _counts(state, request)
+    largest: Optional[tuple[int, TermNeed]] = None
+    for device in _usable(state, request) if request.gpus else ():
+        need = needs.on(device.model)
+        least = _least(need)
+        limit = max(state.traits.usable_vram_bytes.get(device.uuid, 0), device.total_bytes)
+        if counts[device.model] < request.gpus:
+            continue
+        if least is None or least <= limit:
+            return None
+        if largest is None or limit > largest[0]:
+            largest = (limit, need)
+    mask = told(request.visible, state.inventory)
+    return _too_much(request, "GPU memory", largest[1], largest[0], mask) if largest else None
+
+
+def _least(need: TermNeed) -> Optional[int]:
+    """Its peak: a margin that the machine cannot give is left away."""
+    return need.need_bytes if need.peak_bytes is None else need.peak_bytes
+
+
+def _too_much(
+    request: Request, what: str, need: TermNeed, limit: int, mask: str = ""
+) -> Impossible:
+    least = _least(need) or 0
+    numbers = {"need_bytes": least, "limit_bytes": limit}
+    has = megabytes(limit)
+    there = f"{mask} to this notebook, with {has} at most" if mask else f"this machine has {has}"
+    if need.basis is Basis.HINT:
+        name = _FIELDS[what]
+        return Impossible(name, f"{name}: needs {megabytes(least)} of {what}, {there}", numbers)
+    name = "workers" if request.setting.workers > 1 else "name"
+    measured = f"by what earlier runs showed it needs {megabytes(least)} of {what}, {there}"
+    return Impossible(name, f"{name}: {measured}", numbers)

@@ -1,0 +1,88 @@
+"""The devices that a mask such as ``CUDA_VISIBLE_DEVICES=1`` leaves to a notebook.
+
+A mask is read as CUDA reads it: numbers, UUIDs and unique beginnings of UUIDs, separated by commas.
+The first entry that names no device ends the list, and a device that is named twice leaves none.
+Numbers count boards in the order of the PCI bus, which is CUDA's order under
+``CUDA_DEVICE_ORDER=PCI_BUS_ID`` and on machines whose boards are alike.  A board that is cut into
+slices stands for all of them.
+
+``NVIDIA_VISIBLE_DEVICES`` is not read: it is a container runtime's, which has applied it already.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Optional
+
+from jupyter_gpugate.core.admission.devices import name_of
+from jupyter_gpugate.core.model import Device
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+#: The entries of a mask that may name a device; None: there is no mask.
+Mask = Optional[tuple[str, ...]]
+
+_MOST = 64
+#: Anything longer names no device, and what is kept of a mask stays short.
+_NUMBER = re.compile(r"\+?0*([0-9]{1,9})(?![0-9])")
+_UUID = re.compile(r"(?:GPU|MIG)-[\w/-]{0,92}", re.ASCII)
+
+
+def mask_of(environ: Mapping[str, str]) -> Mask:
+    """Return the mask that an environment holds, up to the first entry that can be no device."""
+    text = environ.get(VARIABLE)
+    if text is None:
+        return None
+    entries = []
+    for entry in map(str.strip, text.split(",", _MOST)[:_MOST]):
+        number = _NUMBER.match(entry)
+        if number is None and _UUID.fullmatch(entry) is None:
+            break
+        entries.append(number[1] if number else entry)
+    return tuple(entries)
+
+
+def visible(mask: Mask, inventory: Mapping[str, Device]) -> Optional[frozenset[str]]:
+    """Return the devices that a mask leaves; None: all of them."""
+    if mask is None:
+        return None
+    seen: set[str] = set()
+    for entry in mask:
+        named = _named(entry, inventory)
+        if not named:
+            break
+        if not seen.isdisjoint(named):
+            return frozenset()
+        seen |= named
+    return frozenset(seen)
+
+
+def told(mask: Mask, inventory: Mapping[str, Device]) -> str:
+    """Say in words what a mask leaves; "" without one."""
+    left = visible(mask, inventory)
+    if mask is None or left is None:
+        return ""
+    setting = f"{VARIABLE}={','.join(mask)}"
+    boards = [device for device in inventory.values() if device.parent is None]
+    by_number = any(entry.isdigit() for entry in mask)
+    mixed = by_number and len({board.model for board in boards}) > 1
+    order = ", by the order of the PCI bus" if mixed else ""
+    return f"{setting} leaves {_names(left, inventory) or 'no GPU'}{order}"
+
+
+def _named(entry: str, inventory: Mapping[str, Device]) -> set[str]:
+    if entry.isdigit():
+        named = {u for u, d in inventory.items() if d.parent is None and str(d.index) == entry}
+    elif entry in inventory:
+        named = {entry}
+    else:
+        named = {uuid for uuid in inventory if uuid.lower().startswith(entry.lower())}
+        if len(named) > 1:
+            return set()
+    cut = {uuid for uuid in named if inventory[uuid].mig_enabled}
+    return named - cut | {uuid for uuid, device in inventory.items() if device.parent in cut}
+
+
+def _names(uuids: frozenset[str], inventory: Mapping[str, Device]) -> str:
+    order = sorted(uuids, key=lambda uuid: (inventory[uuid].parent or "", inventory[uuid].index))
+    return ", ".join(f"{name_of(inventory, uuid)} ({inventory[uuid].model})" for uuid in order)

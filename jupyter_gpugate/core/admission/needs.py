@@ -1,0 +1,116 @@
+"""What admission must know of a request, worked out once and kept until it can change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Optional
+
+from jupyter_gpugate.core.admission.masks import Mask, visible
+from jupyter_gpugate.core.learning.calibration import Calibration
+from jupyter_gpugate.core.learning.estimation import estimate
+from jupyter_gpugate.core.model import (
+    RAM,
+    VRAM,
+    Basis,
+    Device,
+    Estimate,
+    EstimateTerm,
+    HolderKind,
+    Origin,
+    Request,
+    Setting,
+)
+from jupyter_gpugate.core.state import NO_ESTIMATE, Estimates, GateState, Needs, TermNeed
+
+
+def models_of(inventory: Mapping[str, Device]) -> dict[str, Device]:
+    """The machine's kinds of device, each with one device that stands for it."""
+    models: dict[str, Device] = {}
+    for uuid in sorted(inventory):
+        device = inventory[uuid]
+        if not device.mig_enabled and not device.unified:
+            models.setdefault(device.model, device)
+    return models
+
+
+def setting_on(request: Request, device: Optional[Device], driver: str) -> Setting:
+    """The circumstances in which a request would run on this kind of device."""
+    runtime = request.setting.runtime
+    if device is not None and driver:
+        runtime = f"{runtime} driver {driver}".strip()
+    return replace(request.setting, device_model=device.model if device else None, runtime=runtime)
+
+
+def estimate_on(
+    calibration: Calibration, request: Request, device: Optional[Device], driver: str
+) -> Estimate:
+    """The request's estimate on one kind of device, or of RAM alone without one."""
+    ram = estimate(
+        calibration, request.family, setting_on(request, None, driver), request.hints, (RAM,)
+    )
+    if device is None or request.gpus == 0:
+        return ram
+    vram = estimate(
+        calibration,
+        request.family,
+        setting_on(request, device, driver),
+        request.hints,
+        (VRAM,),
+        device_model=device.model,
+        device_total=device.total_bytes,
+    )
+    ignored = tuple(sorted(set(ram.ignored_parameters) | set(vram.ignored_parameters)))
+    return Estimate(terms=vram.terms + ram.terms, ignored_parameters=ignored)
+
+
+def needs_of(
+    calibration: Calibration, request: Request, inventory: Mapping[str, Device], driver: str
+) -> tuple[Needs, Estimates]:
+    """The request's needs on every kind of device here, and the estimates they come from."""
+    models = models_of(inventory) if request.gpus else {}
+    kinds: dict[str, Optional[Device]] = {**models} or {"": None}
+    try:
+        told = {name: estimate_on(calibration, request, d, driver) for name, d in kinds.items()}
+    except Exception as error:  # noqa: BLE001 - a run without a number is watched; the gate goes on
+        told = dict.fromkeys(kinds, _nothing_known(request, f"the estimate failed: {error!r}"))
+    vram = tuple((name, _term_need(told[name].term(VRAM))) for name in models)
+    estimates = tuple((name, named(told[name], name if len(models) > 1 else "")) for name in kinds)
+    return Needs(ram=_term_need(estimates[0][1].term(RAM)), vram=vram), estimates
+
+
+def named(told: Estimate, model: str) -> Estimate:
+    """Return the estimate with the kind of device that it is for."""
+    terms = (replace(t, device_model=model) if t.resource == VRAM else t for t in told.terms)
+    return replace(told, terms=tuple(terms))
+
+
+def estimate_for(estimates: Estimates, model: str) -> Estimate:
+    """The one for this kind of device, or any."""
+    known = dict(estimates)
+    return known.get(model) or next(iter(known.values()), NO_ESTIMATE)
+
+
+def model_told(state: GateState, devices: Iterable[str], mask: Mask) -> str:
+    """Return the kind of device to estimate for: a requested one, else one that is here.
+
+    A device that is missing, or hidden by the request's mask, gives it no number.
+    """
+    inventory, seen = state.inventory, visible(mask, state.inventory)
+    here = state.present if seen is None else state.present & seen
+    present = models_of({uuid: device for uuid, device in inventory.items() if uuid in here})
+    about = [inventory[uuid].model for uuid in devices if uuid in inventory]
+    return next((model for model in (*about, *present) if model in present), "")
+
+
+def _nothing_known(request: Request, why: str) -> Estimate:
+    resources = (VRAM, RAM) if request.gpus else (RAM,)
+    return Estimate(tuple(EstimateTerm(r, HolderKind.RUN, None, note=why) for r in resources))
+
+
+def _term_need(term: EstimateTerm) -> TermNeed:
+    prior, bound = term.prior_bytes, term.lower_bound_bytes
+    if term.need_bytes is None:
+        return TermNeed(None, Basis.WATCH, prior, bound)
+    basis = Basis.HINT if term.origin is Origin.HINT else Basis.CALIBRATED
+    return TermNeed(term.need_bytes, basis, prior, bound, term.peak_bytes)

@@ -1,0 +1,4 @@
+"""Runs in any process; may import core.
+
+Answers for people and programs: snapshot, reasons, expected starts, inputs of a decision.
+"""

@@ -1,0 +1,174 @@
+"""Reasons in plain words, for every face alike; MB (2^20) appear only here."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from jupyter_gpugate.core.admission.devices import name_of
+from jupyter_gpugate.core.decisions import Check, Reason
+from jupyter_gpugate.core.model import MB, RAM, HolderKind
+from jupyter_gpugate.core.state import MACHINE, GateState
+
+HELD_BY_THIS_NOTEBOOK = "held_by_this_notebook"
+#: How many external holders a sentence names.
+_NAMED = 3
+
+
+def megabytes(value: int) -> str:
+    """Bytes as people read them: ``2,049 MB``."""
+    return f"{round(value / MB):,} MB"
+
+
+def resource_words(state: GateState, resource: str) -> str:
+    """A resource as people call it: ``RAM``, ``GPU 0 (NVIDIA L4)``; no two alike."""
+    if resource == RAM:
+        return "RAM"
+    if resource == MACHINE:
+        return "this machine"
+    device = state.inventory.get(resource)
+    if device is None:
+        return f"device {resource}"
+    return f"{name_of(state.inventory, resource)} ({device.model})"
+
+
+def explain(state: GateState, reason: Reason) -> str:
+    """One sentence on why a run is kept waiting."""
+    return _WORDS[reason.check](state, reason)
+
+
+def _where(state: GateState, reason: Reason) -> str:
+    return resource_words(state, reason.resource) if reason.resource else "a GPU"
+
+
+def _who(reason: Reason) -> str:
+    return ", ".join(reason.who)
+
+
+def _parked(_state: GateState, _reason: Reason) -> str:
+    return "parked: the server that submitted it is away; it keeps its place"
+
+
+def _lock(state: GateState, reason: Reason) -> str:
+    where = _where(state, reason)
+    return f"{where} is locked for interactive use by {_who(reason)} (%gpu_release opens it)"
+
+
+def _drain(_state: GateState, reason: Reason) -> str:
+    return f"your gate starts no new runs ({_who(reason)})"
+
+
+def _exclusive(state: GateState, reason: Reason) -> str:
+    return f"{_where(state, reason)} is in exclusive use: waits for {_who(reason)}"
+
+
+def _limits(state: GateState, reason: Reason) -> str:
+    limit, running = reason.numbers["limit"], reason.numbers["running"]
+    if reason.resource:
+        return f"{_where(state, reason)} has {running} of your runs, and takes at most {limit}"
+    return f"{running} of your runs are live, and a user may have at most {limit}"
+
+
+def _missing(state: GateState, reason: Reason) -> str:
+    if reason.resource is None:
+        n = reason.numbers
+        has = f"{_who(reason)}, so it has" if reason.who else "this machine has"
+        return f"asks for {n['wanted']} GPUs of one model, {has} {n['present']}"
+    words = f" ({_who(reason)})" if reason.who else ""
+    return f"{_where(state, reason)} is missing: it was there, and is not any more{words}"
+
+
+def _stale(state: GateState, reason: Reason) -> str:
+    age = reason.numbers.get("age_ms")
+    words = "" if age is None else f": the last one is {age / 1000:,.0f} s old"
+    return f"there is no fresh reading of {_where(state, reason)}{words}; live runs go on"
+
+
+def _unmeasured(state: GateState, reason: Reason) -> str:
+    if "usable_bytes" in reason.numbers:
+        where = _where(state, reason)
+        return f"{where} cannot be measured, and nothing says what this run needs: give a hint"
+    words = f" ({_who(reason)})" if reason.who else ""
+    return f"{_where(state, reason)} cannot be measured{words}"
+
+
+def _watch_slot(state: GateState, reason: Reason) -> str:
+    where = _where(state, reason)
+    return f"{where} is watching another unmeasured run until it settles: {_who(reason)}"
+
+
+def _overrun(state: GateState, reason: Reason) -> str:
+    return f"a run holds more of {_where(state, reason)} than it was charged: {_who(reason)}"
+
+
+def _fit(state: GateState, reason: Reason) -> str:
+    """Need against room in whole MB that add up: needs are rounded up, what there is down."""
+    n, where = reason.numbers, _where(state, reason)
+    if "usable_bytes" in n:
+        begin, parts = n["usable_bytes"], [("declared_bytes", "declared for runs")]
+        first = "declared usable"
+    else:
+        begin, first = n["free_bytes"], "free"
+        parts = [
+            ("floor_bytes", "floor"),
+            ("reserved_bytes", "reserved for runs that may still use it"),
+        ]
+    parts.append(("earmarked_bytes", "set aside for runs that have waited longer"))
+    left = begin // MB
+    words = f"{left:,} MB {first}"
+    for name, what in parts:
+        part = -(-n[name] // MB)
+        if part or name != "earmarked_bytes":
+            left -= part
+            words += f" - {part:,} MB {what}"
+    bound = f"; {reason.bound} counts" if reason.bound else ""
+    return (
+        f"needs {-(-n['need_bytes'] // MB):,} MB of {where}, room is {left:,} MB = {words}{bound}"
+    )
+
+
+def _external_holds(state: GateState, reason: Reason) -> str:
+    n = reason.numbers
+    need, alone = -(-n["need_bytes"] // MB), n["alone_bytes"] // MB
+    others = f"held by others: {_others(state, reason.resource or '')}"
+    return (
+        f"needs {need:,} MB of {_where(state, reason)}, and with every run ended the room would"
+        f" be {alone:,} MB; {f'{reason.bound} leaves no more' if reason.bound else others}"
+    )
+
+
+def _others(state: GateState, resource: str) -> str:
+    shares = state.attribution.resources.get(resource)
+    if shares is None or shares.fault:
+        return "cannot be told here"
+    named = [
+        f"{holder.name} {megabytes(held)}"
+        for holder, held in shares.by_holder.items()
+        if holder.kind is not HolderKind.RUN
+    ]
+    known = [p for p in shares.external if p.held_bytes and p.start_ticks is not None]
+    named += [f"pid {p.pid} {megabytes(p.held_bytes or 0)}" for p in known[:_NAMED]]
+    rest = shares.external_bytes - sum(p.held_bytes or 0 for p in known[:_NAMED])
+    if rest >= MB:
+        named.append(f"{'others' if named else 'unnamed processes'} {megabytes(rest)}")
+    return ", ".join(named) or "nobody"
+
+
+def _journal(_state: GateState, _reason: Reason) -> str:
+    return "it would start, but the gate cannot write its journal; nothing starts until it can"
+
+
+_WORDS: dict[Check, Callable[[GateState, Reason], str]] = {
+    Check.PARKED: _parked,
+    Check.LOCK: _lock,
+    Check.DRAIN: _drain,
+    Check.EXCLUSIVE: _exclusive,
+    Check.LIMITS: _limits,
+    Check.MISSING: _missing,
+    Check.STALE: _stale,
+    Check.UNMEASURED: _unmeasured,
+    Check.WATCH_SLOT: _watch_slot,
+    Check.OVERRUN: _overrun,
+    Check.FIT: _fit,
+    Check.EXTERNAL_HOLDS: _external_holds,
+    Check.JOURNAL: _journal,
+}

@@ -1,0 +1,98 @@
+"""What a decision rests on, as JSON data, and the way back: ``replay(inputs_of(...))``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Optional
+
+from jupyter_gpugate.core.codec import from_json, to_json
+from jupyter_gpugate.core.model import Device, DeviceReading, RamReading, ReaderHealth, Sample
+from jupyter_gpugate.core.state import (
+    GateState,
+    GroupKey,
+    Growth,
+    Lease,
+    Lingering,
+    Lock,
+    Queued,
+    Traits,
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What `decide` sees of a state and a sample: enough to make the same decisions again."""
+
+    now: float
+    traits: Traits
+    queue: tuple[Queued, ...]
+    leases: tuple[Lease, ...]
+    lingering: tuple[Lingering, ...]
+    locks: tuple[Lock, ...]
+    draining: Optional[str]
+    run_sides: Mapping[str, float]
+    inventory: tuple[Device, ...]
+    growth: Mapping[str, Growth]
+    device_overhead: Mapping[str, int]
+    utilisation: Mapping[str, float]
+    fence: int
+    patient_until: float
+    ram: Optional[RamReading]
+    devices: tuple[DeviceReading, ...]
+    readers: tuple[ReaderHealth, ...]
+
+
+def inputs_of(state: GateState, sample: Sample, now: float) -> dict[str, Any]:
+    """The ``inputs`` of a snapshot, as JSON data."""
+    inputs = Inputs(
+        now=now,
+        traits=state.traits,
+        queue=tuple(state.queue.values()),
+        # Who grew beside a run is told at its end, and decides nothing.
+        leases=tuple(replace(lease, others={}, grown={}) for lease in state.leases.values()),
+        lingering=tuple(state.lingering.values()),
+        locks=tuple(state.locks.values()),
+        draining=state.draining,
+        run_sides=state.run_sides,
+        inventory=tuple(state.inventory.values()),
+        growth=state.growth,
+        device_overhead=state.device_overhead,
+        utilisation=state.utilisation,
+        fence=state.fence,
+        patient_until=state.patient_until,
+        ram=sample.ram,
+        devices=sample.devices,
+        readers=sample.readers,
+    )
+    data: dict[str, Any] = to_json(inputs)
+    return data
+
+
+def replay(data: Mapping[str, Any]) -> tuple[GateState, Sample, float]:
+    """Rebuild from a snapshot's ``inputs`` what `decide` was given.
+
+    Raises `ProtocolError` where the data have another form.
+    """
+    inputs = from_json(Inputs, data, "inputs")
+    groups: dict[GroupKey, dict[str, None]] = {}
+    for queued in inputs.queue:
+        groups.setdefault(queued.key, {})[queued.request.run_id] = None
+    state = GateState(
+        traits=inputs.traits,
+        queue={queued.request.run_id: queued for queued in inputs.queue},
+        groups=groups,
+        leases={lease.run_id: lease for lease in inputs.leases},
+        lingering={(left.run_id, left.resource): left for left in inputs.lingering},
+        locks={lock.resource: lock for lock in inputs.locks},
+        draining=inputs.draining,
+        run_sides=inputs.run_sides,
+        inventory={device.uuid: device for device in inputs.inventory},
+        growth=inputs.growth,
+        device_overhead=inputs.device_overhead,
+        utilisation=inputs.utilisation,
+        fence=inputs.fence,
+        patient_until=inputs.patient_until,
+    )
+    sample = Sample(ram=inputs.ram, devices=inputs.devices, readers=inputs.readers)
+    return state, sample, inputs.now

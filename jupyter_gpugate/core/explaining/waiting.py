@@ -1,0 +1,136 @@
+"""What a snapshot says of the requests kept waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Optional
+
+from jupyter_gpugate.core.admission.needs import estimate_for, model_told
+from jupyter_gpugate.core.codec import to_json
+from jupyter_gpugate.core.decisions import Check, Decisions, Reason
+from jupyter_gpugate.core.explaining.explain import (
+    HELD_BY_THIS_NOTEBOOK,
+    explain,
+    megabytes,
+    resource_words,
+)
+from jupyter_gpugate.core.explaining.outlook import eta_s, expected_ends
+from jupyter_gpugate.core.model import Holder, HolderKind
+from jupyter_gpugate.core.state import GateState, GroupKey, Queued
+
+
+def queued_row(
+    state: GateState, decisions: Decisions, queued: Queued, position: int, now: float
+) -> dict[str, Any]:
+    """One request kept waiting, with its reasons, the dominant one first."""
+    return WaitingRows(state, decisions, now).row(queued, position)
+
+
+def reason_rows(state: GateState, decisions: Decisions, queued: Queued) -> list[dict[str, Any]]:
+    """The reasons of one request; memory that its own notebook holds is named first."""
+    return WaitingRows(state, decisions, 0.0).reasons(queued)
+
+
+class WaitingRows:
+    """The queue's rows; what equal requests share is worked out once."""
+
+    def __init__(self, state: GateState, decisions: Decisions, now: float) -> None:
+        self._state = state
+        self._decisions = decisions
+        self._now = now
+        self._ends: Optional[dict[str, float]] = None
+        self._reasons: dict[GroupKey, list[dict[str, Any]]] = {}
+        self._etas: dict[GroupKey, Optional[float]] = {}
+        self._estimates: dict[Any, Any] = {}
+
+    def all(self) -> Iterator[dict[str, Any]]:
+        for position, queued in enumerate(self._state.queue.values(), start=1):
+            yield self.row(queued, position)
+
+    def row(self, queued: Queued, position: int) -> dict[str, Any]:
+        request, reasons = queued.request, self.reasons(queued)
+        return {
+            "run_id": request.run_id,
+            "name": request.family.name,
+            "owner": request.owner,
+            "position": position,
+            "waited_s": self._now - queued.submitted_at,
+            "gpus": request.gpus,
+            "class": request.job_class,
+            "exclusive": request.exclusive,
+            "attempts": queued.attempts,
+            "parked": any(reason["kind"] == Check.PARKED.value for reason in reasons),
+            "estimate": self._estimate(queued),
+            "reasons": reasons,
+            "eta_s": self._eta_s(queued.key),
+        }
+
+    def reasons(self, queued: Queued) -> list[dict[str, Any]]:
+        key = queued.key
+        if key not in self._reasons:
+            told = self._decisions.reasons_of(key)
+            self._reasons[key] = [_reason_row(self._state, reason) for reason in told]
+        rows = self._reasons[key]
+        own = _held_by_its_notebook(self._state, queued, self._decisions.reasons_of(key))
+        return [own, *rows] if own else rows
+
+    def _estimate(self, queued: Queued) -> Any:
+        request = queued.request
+        waits_for = [r.resource for r in self._decisions.reasons_of(queued.key) if r.resource]
+        model = model_told(self._state, waits_for, request.visible)
+        like = (request.family, request.setting, request.hints, model)
+        if like not in self._estimates:
+            self._estimates[like] = to_json(estimate_for(queued.estimates, model))
+        return self._estimates[like]
+
+    def _eta_s(self, key: GroupKey) -> Optional[float]:
+        if key not in self._etas:
+            if self._ends is None:
+                self._ends = expected_ends(self._state)
+            reasons = self._decisions.reasons_of(key)
+            self._etas[key] = eta_s(self._state, reasons, self._ends, self._now)
+        return self._etas[key]
+
+
+def _reason_row(state: GateState, reason: Reason) -> dict[str, Any]:
+    return {
+        "kind": reason.check.value,
+        "resource": reason.resource,
+        "message": explain(state, reason),
+        "numbers": dict(reason.numbers),
+        "who": list(reason.who),
+    }
+
+
+def _held_by_its_notebook(
+    state: GateState, queued: Queued, reasons: Iterable[Reason]
+) -> Optional[dict[str, Any]]:
+    kernel = queued.request.kernel
+    if kernel is None or kernel.boot_id not in ("", state.boot_id):
+        return None
+    holder = state.attribution.holder_of.get(kernel.key)
+    if holder is None or holder.kind is not HolderKind.KERNEL:
+        return None
+    for reason in reasons:
+        shares = state.attribution.resources.get(reason.resource or "")
+        held = shares.by_holder.get(holder, 0) if shares else 0
+        short = reason.numbers.get("need_bytes", 0) - reason.numbers.get("room_bytes", 0)
+        if reason.check in (Check.FIT, Check.EXTERNAL_HOLDS) and 0 < short <= held:
+            return _own_memory_row(state, reason, holder, held, short)
+    return None
+
+
+def _own_memory_row(
+    state: GateState, reason: Reason, holder: Holder, held: int, short: int
+) -> dict[str, Any]:
+    where = resource_words(state, reason.resource or "")
+    return {
+        "kind": HELD_BY_THIS_NOTEBOOK,
+        "resource": reason.resource,
+        "message": (
+            f"this notebook itself holds {megabytes(held)} of {where} that the run waits for: "
+            "free it (del, gc.collect, torch.cuda.empty_cache) or restart the kernel"
+        ),
+        "numbers": {"held_bytes": held, "short_bytes": short},
+        "who": [holder.name],
+    }

@@ -1,0 +1,68 @@
+"""What is over because time has passed, or because a process is seen gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.explaining.explain import explain
+from jupyter_gpugate.core.memory.lingering import is_there
+from jupyter_gpugate.core.model import (
+    AttemptOutcome,
+    EndReport,
+    Holder,
+    HolderKind,
+    Phase,
+    RunEnd,
+    Sample,
+)
+from jupyter_gpugate.core.state import GateState, Lease
+
+
+def due(state: GateState, sample: Sample, last: Decisions, now: float) -> Iterable[ev.Event]:
+    """The events whose time has come; who waited while the gate was away gets a fresh time to live.
+
+    ``last`` says what an expired run waited for.
+    """
+    yield from _expired(state, last, now)
+    if now < state.patient_until:
+        return
+    for lease in state.leases.values():
+        if lease.phase is Phase.GRANTED:
+            if now >= max(lease.granted_at, state.patient_until) + state.traits.start_by_s:
+                end = RunEnd.FAILED if lease.unstarted_grants else None
+                yield ev.Declined(now, lease.run_id, lease.fence, "never_started", end)
+        elif _is_lost(state, lease, sample, now):
+            end_report = EndReport(AttemptOutcome.LOST, "supervisor gone")
+            yield ev.Finished(now, lease.run_id, lease.fence, end_report)
+    for lock in state.locks.values():
+        kernel_gone = (
+            lock.kernel is not None and sample.processes and not is_there(lock.kernel, sample)
+        )
+        if now >= lock.until or kernel_gone:
+            yield ev.Unlocked(now, lock.resource)
+
+
+def _expired(state: GateState, last: Decisions, now: float) -> Iterable[ev.Event]:
+    """Queued runs that have waited their longest; one that waited for the gate itself gets time."""
+    back_at = state.patient_until - state.traits.lease_ttl_s
+    for run_id, deadline in state.expiries.items():
+        queued = state.queue[run_id]
+        if now >= deadline and (now >= state.patient_until or queued.submitted_at > back_at):
+            reasons = last.reasons_of(queued.key)
+            why = f"max_wait: {explain(state, reasons[0])}" if reasons else "max_wait"
+            yield ev.Withdrawn(now, run_id, RunEnd.EXPIRED, why)
+
+
+def _is_lost(state: GateState, lease: Lease, sample: Sample, now: float) -> bool:
+    """Overdue, and the process table shows that nobody of its tree lives."""
+    if lease.beat_at is None or now - lease.beat_at <= state.traits.lease_ttl_s:
+        return False
+    if not sample.processes:
+        return False
+    own = Holder(HolderKind.RUN, lease.run_id)
+    # A heartbeat names the tree of two seconds ago: younger processes are known by their parents.
+    known = [key for key, holder in state.attribution.holder_of.items() if holder == own]
+    known += [*lease.tree, *((lease.process,) if lease.process else ())]
+    return not any(is_there(key, sample) for key in known)

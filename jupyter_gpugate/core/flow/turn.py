@@ -1,0 +1,181 @@
+"""One turn of the gate, pure: events and a sample in, decisions and what to write down out.
+
+The real gate and the simulator both take their turns here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Optional
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.admission.decide import decide
+from jupyter_gpugate.core.decisions import Check, Decisions, Reason, Refusal
+from jupyter_gpugate.core.flow.deadlines import due
+from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.learning.observations import sedimented
+from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.model import Sample
+from jupyter_gpugate.core.state import GateState
+
+#: After a gap this long the gate was stopped or asleep: it measures first and expires nothing.
+GAP_S = 10.0
+
+
+@dataclass(frozen=True)
+class Happened:
+    """What a turn takes in."""
+
+    posted: tuple[ev.Event, ...]
+    sample: Sample
+    now: float
+    measured: bool  # the sample is a new one
+    wall: float
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one turn would do; nothing of it counts before it is written down."""
+
+    before: GateState
+    last: Decisions  # what stood before
+    happened: Happened
+    decided: GateState  # what the decisions were made from
+    decisions: Decisions
+    events: tuple[ev.Event, ...]
+    fault: str = ""  # why the sample could not be used
+
+    @property
+    def at(self) -> float:
+        return self.happened.now
+
+    @property
+    def grants(self) -> tuple[ev.Granted, ...]:
+        return tuple(ev.Granted(self.at, grant) for grant in self.decisions.grants)
+
+    @property
+    def record(self) -> tuple[ev.Event, ...]:
+        """Everything to write down, in one transaction."""
+        return (*_journalled(self.events), *self.grants)
+
+    def written(self) -> GateState:
+        """The next state once the record is safe."""
+        return _ticked(apply(self.decided, self.grants), self.at)
+
+    def unwritten(self) -> tuple[GateState, tuple[ev.Event, ...]]:
+        """The next state when nothing could be written, and what is to be written later.
+
+        Ends and releases count all the same; grants, and whatever is `REFUSED`, do not exist.
+        """
+        posted = tuple(e for e in self.happened.posted if not isinstance(e, ev.REFUSED))
+        happened = replace(self.happened, posted=posted)
+        after, events, _ = _advance(self.before, happened, self.last)
+        return _ticked(after, self.at), _journalled(events)
+
+    def withheld(self) -> Decisions:
+        """The decisions when nothing could be written: who would start is told why it does not."""
+        refusals = dict(self.decisions.refusals)
+        for grant in self.decisions.grants:
+            key = self.decided.queue[grant.run_id].key
+            others = self.decisions.reasons_of(key)
+            refusals[key] = Refusal((Reason(Check.JOURNAL), *others))
+        return replace(self.decisions, grants=(), refusals=refusals)
+
+
+def take_turn(state: GateState, happened: Happened, last: Decisions) -> Turn:
+    """Apply what happened, take the sample in if it is a new one, and decide.
+
+    ``last`` stands again, less its grants, where nothing has changed.
+    """
+    before = _after_gap(state, happened.now)
+    after, events, fault = _advance(before, happened, last)
+    if not happened.measured and not events:
+        return Turn(before, last, happened, after, replace(last, grants=()), ())
+    decisions = decide(after, Sample() if fault else happened.sample, happened.now)
+    verdicts = tuple(_changed_verdicts(after, decisions, last, events, happened.now))
+    return Turn(before, last, happened, after, decisions, (*events, *verdicts), fault)
+
+
+def _advance(
+    state: GateState, happened: Happened, last: Decisions
+) -> tuple[GateState, tuple[ev.Event, ...], str]:
+    """The state after what happened, every event on the way, and what was wrong with the sample."""
+    events: list[ev.Event] = []
+    now, wall, fault = happened.now, happened.wall, ""
+    sample = happened.sample if happened.measured else None
+    state = _fold(state, happened.posted, events, wall, sample)
+    if happened.measured:
+        try:
+            state, seen = observe(state, happened.sample, now)
+        except Exception as error:  # noqa: BLE001 - whatever was read, the gate goes on without it
+            fault, seen = f"{type(error).__name__}: {error}", ()
+        state = _fold(state, seen, events, wall)
+    state = _fold(state, list(due(state, happened.sample, last, now)), events, wall)
+    return state, tuple(events), fault
+
+
+def _journalled(events: Iterable[ev.Event]) -> tuple[ev.Event, ...]:
+    return tuple(e for e in events if not isinstance(e, ev.UNJOURNALLED))
+
+
+def _ticked(state: GateState, now: float) -> GateState:
+    return replace(state, tick=state.tick + 1, ticked_at=now)
+
+
+def _after_gap(state: GateState, now: float) -> GateState:
+    """After a stop or a sleep everybody gets one fresh time to live."""
+    if state.ticked_at is not None and now - state.ticked_at > GAP_S:
+        return replace(state, patient_until=now + state.traits.lease_ttl_s)
+    return state
+
+
+def _fold(
+    state: GateState,
+    new: Iterable[ev.Event],
+    events: list[ev.Event],
+    wall: float,
+    sample: Optional[Sample] = None,
+) -> GateState:
+    """Apply events; the observations of an end are taken from the state before it.
+
+    ``sample`` is a new one, taken after these events.
+    """
+    for ends, group in itertools.groupby(new, key=lambda e: isinstance(e, ev.Finished)):
+        batch: Sequence[ev.Event] = list(group)
+        if not ends:
+            events.extend(batch)
+            state = apply(state, batch)
+            continue
+        for event in batch:
+            lessons = sedimented(state, event, wall, sample)
+            events.extend((event, *lessons))
+            state = apply(state, (event, *lessons))
+    return state
+
+
+def _changed_verdicts(
+    state: GateState,
+    decisions: Decisions,
+    last: Decisions,
+    events: Iterable[ev.Event],
+    now: float,
+) -> Iterable[ev.VerdictChanged]:
+    """The dominant reason of each run where it is not what it was, for the run's story."""
+    told = {key: refusal.reasons[0].check for key, refusal in last.refusals.items()}
+    changed: dict[str, str] = {}
+    for key, refusal in decisions.refusals.items():
+        check = refusal.reasons[0].check
+        if told.get(key) is not check:
+            changed.update(dict.fromkeys(state.groups.get(key, ()), check.value))
+    for event in events:
+        # A newcomer to a group is told for the first time what the others know.
+        run_id = event.request.run_id if isinstance(event, ev.Requested) else ""
+        if run_id in state.queue and run_id not in changed:
+            for reason in decisions.reasons_of(state.queue[run_id].key)[:1]:
+                changed[run_id] = reason.check.value
+    granted = {grant.run_id for grant in decisions.grants}
+    for run_id, verdict in changed.items():
+        if run_id not in granted:
+            yield ev.VerdictChanged(now, run_id, verdict)

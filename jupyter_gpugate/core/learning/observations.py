@@ -1,0 +1,162 @@
+"""What an attempt that ends has taught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple, Optional
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.admission.needs import setting_on
+from jupyter_gpugate.core.flow.leases import greater_peaks
+from jupyter_gpugate.core.memory.elsewhere import risen_elsewhere
+from jupyter_gpugate.core.model import (
+    RAM,
+    VRAM,
+    AttemptOutcome,
+    EndReport,
+    Enforcement,
+    Observation,
+    Sample,
+)
+from jupyter_gpugate.core.state import GateState, Lease, Usage
+
+#: A stretch without a reading longer than this leaves a peak a lower bound.
+LONGEST_GAP_S = 15.0
+OWN_CAP = "own_cap"
+
+
+def sedimented(
+    state: GateState, event: ev.Event, wall: float, sample: Optional[Sample] = None
+) -> tuple[ev.Sedimented, ...]:
+    """The observations that a `Finished` event yields, given the state before it.
+
+    ``sample`` was taken after it: it tells whether memory of others has gone with the run.
+    """
+    if not isinstance(event, ev.Finished) or event.end.outcome is AttemptOutcome.NOT_STARTED:
+        return ()
+    lease = state.leases.get(event.run_id)
+    if lease is None or lease.fence != event.fence or lease.started_at is None:
+        return ()
+    end = replace(event.end, peaks=greater_peaks(lease.peaks, event.end.peaks))
+    seen = (_of_ram(lease, end, event.at), _of_vram(state, lease, end, event.at))
+    lessons = []
+    for shown in filter(None, seen):
+        lesson = _observation(state, lease, end, wall, shown)
+        risen = _elsewhere(state, lease, shown, sample)
+        if risen is not None:
+            lesson = replace(lesson, complete=False, elsewhere_bytes=risen)
+        lessons.append(ev.Sedimented(event.at, lesson))
+    return tuple(lessons)
+
+
+def _elsewhere(
+    state: GateState, lease: Lease, shown: _Shown, sample: Optional[Sample]
+) -> Optional[int]:
+    """What a daemon or a server seems to have held for this run, on the kind of resource."""
+    if sample is None:
+        return None
+    here = lease.devices if shown.resource == VRAM else (RAM,)
+    found = (risen_elsewhere(state, lease, r, shown.peak_bytes, sample) for r in here)
+    return max((risen for risen in found if risen is not None), default=None)
+
+
+class _Shown(NamedTuple):
+    """What an attempt showed on one kind of resource."""
+
+    resource: str
+    peak_bytes: int
+    whole: bool  # no long stretch without a reading
+
+
+def _of_ram(lease: Lease, end: EndReport, at: float) -> Optional[_Shown]:
+    """The supervisor's peak, unless the gate saw one process of the tree hold more than that.
+
+    Then it is the gate's own sum over the tree, and no less than what was reported.
+    """
+    usage, peaks = lease.usage.get(RAM, Usage()), end.peaks
+    reported = peaks.ram_bytes or 0
+    if reported and reported >= usage.process_peak_bytes:
+        return _Shown(RAM, reported, peaks.ram_covered or lease.report_gap_s <= LONGEST_GAP_S)
+    if usage.read_at is None:
+        return None
+    peak = max(usage.peak_bytes, usage.summed_peak_bytes, reported)
+    return _Shown(RAM, peak, _gap(usage, at) <= LONGEST_GAP_S)
+
+
+def _of_vram(state: GateState, lease: Lease, end: EndReport, at: float) -> Optional[_Shown]:
+    """The gate's own measurement per device, the greatest of them, raised by torch's own peak."""
+    peaks: list[int] = []
+    whole = True
+    for uuid in lease.devices:
+        usage = lease.usage.get(uuid, Usage())
+        reported = end.peaks.vram_bytes.get(uuid)
+        if usage.read_at is None and reported is None and not _hit_its_cap(end):
+            return None
+        peaks.append(max(usage.peak_bytes, _by_report(state, lease, uuid, reported or 0)))
+        covered = end.peaks.vram_covered and reported is not None
+        whole = whole and (covered or _gap(usage, at) <= LONGEST_GAP_S)
+    return _Shown(VRAM, max(peaks), whole) if peaks else None
+
+
+def _hit_its_cap(end: EndReport) -> bool:
+    return end.oom_resource == VRAM and end.oom_evidence == OWN_CAP
+
+
+def _by_report(state: GateState, lease: Lease, uuid: str, reported: int) -> int:
+    """A framework's own peak and its contexts, which it does not count; within the device."""
+    usage, device = lease.usage.get(uuid), state.inventory.get(uuid)
+    if not reported or device is None:
+        return reported
+    each = state.device_overhead.get(device.model, 0)
+    contexts = usage.overhead_bytes if usage is not None else None
+    if contexts is None:
+        contexts = each * lease.request.setting.workers
+    return max(reported, min(reported + contexts, device.total_bytes))
+
+
+def _gap(usage: Usage, ended_at: float) -> float:
+    if usage.read_at is None:
+        return float("inf")
+    return max(usage.longest_gap_s, ended_at - usage.read_at)
+
+
+def _observation(
+    state: GateState, lease: Lease, end: EndReport, wall: float, shown: _Shown
+) -> Observation:
+    on_gpu = shown.resource == VRAM
+    device = state.inventory.get(lease.devices[0]) if on_gpu else None
+    granted = lease.devices if on_gpu else (RAM,)
+    charges = [lease.granted_charges[r] for r in granted if r in lease.granted_charges]
+    return Observation(
+        family=lease.request.family,
+        setting=setting_on(lease.request, device, state.driver if on_gpu else ""),
+        resource=shown.resource,
+        peak_bytes=shown.peak_bytes,
+        complete=shown.whole and _did_all(lease, end),
+        at=wall,
+        outcome=end.outcome,
+        charge_bytes=min(charges, default=None),
+        # A cap binds a framework's own memory; together with its contexts that is the charge.
+        cap_bytes=min(charges, default=None) if on_gpu else None,
+        enforcement=lease.enforcement if on_gpu else Enforcement.NONE,
+        oom_at_bytes=_ran_out_at(end, shown, charges),
+        device_total_bytes=device.total_bytes if device is not None else None,
+        duration_s=end.duration_s,
+        neighbours=lease.neighbours,
+        run_id=lease.run_id,
+    )
+
+
+def _ran_out_at(end: EndReport, shown: _Shown, charges: list[int]) -> Optional[int]:
+    """What it had when it asked for more: under its own cap all that the cap allowed."""
+    if end.oom_resource != shown.resource:
+        return None
+    own_cap = end.oom_evidence == OWN_CAP
+    return max([shown.peak_bytes, *charges]) if own_cap else shown.peak_bytes
+
+
+def _did_all(lease: Lease, end: EndReport) -> bool:
+    """Completed, and with all its episodes."""
+    if end.outcome is not AttemptOutcome.COMPLETED:
+        return False
+    return lease.request.kind == "program" or end.episodes_done >= lease.request.setting.episodes

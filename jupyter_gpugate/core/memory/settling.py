@@ -1,0 +1,69 @@
+"""When a run's charge changes while it lives: settled downwards, overrun upwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Optional
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.learning.estimation import overrun_charge, settled_charge
+from jupyter_gpugate.core.state import GateState, Lease, Usage
+
+
+def settling_events(state: GateState, lease: Lease, now: float) -> Iterable[ev.Recharged]:
+    """The new charges that follow from what a run was seen to hold."""
+    overrun, settled = {}, {}
+    for resource, usage in lease.usage.items():
+        charge = lease.charges.get(resource, 0)
+        if usage.held_bytes > charge:
+            total = _total(state, resource)
+            raised = overrun_charge(usage.held_bytes)
+            overrun[resource] = max(usage.held_bytes, min(raised, total)) if total else raised
+        elif is_unsettled(lease, resource) and _has_settled(state, lease, usage, now):
+            settled[resource] = settled_charge(usage.peak_bytes, charge)
+    if overrun:
+        yield ev.Recharged(now, lease.run_id, lease.fence, overrun, "overrun")
+    if settled:
+        yield ev.Recharged(now, lease.run_id, lease.fence, settled, "settled")
+
+
+def is_unsettled(lease: Lease, resource: str) -> bool:
+    """Whether a run may still grow in a way that nothing known bounds."""
+    return lease.unsettled_watch(resource) or is_overrun(lease, resource)
+
+
+def is_overrun(lease: Lease, resource: str) -> bool:
+    """Whether a run held more than its charge and has not settled since."""
+    usage = lease.usage.get(resource)
+    return usage is not None and usage.overrun_at is not None
+
+
+def holds_watch_slot(state: GateState, lease: Lease, resource: str, now: float) -> bool:
+    """Whether an unmeasured run keeps the device's one slot: not after long zero use."""
+    if not lease.unsettled_watch(resource):
+        return False
+    usage = lease.usage.get(resource)
+    used = usage is not None and usage.peak_bytes > 0
+    since = lease.started_at if lease.started_at is not None else lease.granted_at
+    return used or now - since < state.traits.watch_slot_s
+
+
+def _has_settled(state: GateState, lease: Lease, usage: Usage, now: float) -> bool:
+    """A whole episode since the first use, and a peak that has stopped moving.
+
+    Zero use is not settled use.
+    """
+    if usage.peak_bytes == 0 or usage.first_used_at is None:
+        return False
+    unmoved = now - max(usage.peak_moved_at, usage.first_used_at)
+    setting = lease.request.setting
+    if setting.episodes <= 1:
+        return unmoved >= state.traits.settle_unmoved_s
+    # The episodes under way at the first use were not whole ones: one a worker, and one more.
+    whole = lease.episode > usage.episode_at_first_use + setting.workers
+    return whole and unmoved >= max(state.traits.settle_s, lease.longest_episode_s)
+
+
+def _total(state: GateState, resource: str) -> Optional[int]:
+    device = state.inventory.get(resource)
+    return device.total_bytes if device else None

@@ -1,0 +1,172 @@
+"""What one sample shows of live runs: what each holds, has held, and by whose word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, Optional
+
+from jupyter_gpugate.core.memory.growers import Growers
+from jupyter_gpugate.core.model import (
+    RAM,
+    Attribution,
+    Holder,
+    HolderKind,
+    Phase,
+    ResourceAttribution,
+    Sample,
+)
+from jupyter_gpugate.core.state import GateState, Lease, Usage
+
+
+def taken_at_of(sample: Sample, resource: str) -> Optional[float]:
+    """When this resource was read; None where it was not."""
+    if resource == RAM:
+        return sample.ram.taken_at if sample.ram else None
+    reading = sample.device(resource)
+    return reading.taken_at if reading else None
+
+
+class _Tree(NamedTuple):
+    """Resident - shared bytes of one run's processes in one sample."""
+
+    greatest_bytes: int
+    summed_bytes: int
+
+
+_NOBODY = _Tree(0, 0)
+
+
+class Seen:
+    """What one sample shows of live runs."""
+
+    def __init__(
+        self, state: GateState, sample: Sample, attribution: Attribution, free: Mapping[str, int]
+    ) -> None:
+        self._state = state
+        self._attribution = attribution
+        self._free = free
+        self._taken_at = {r: taken_at_of(sample, r) for r in attribution.resources}
+        self._trees = _trees(sample, attribution)
+        self._growers = Growers(state, sample, free)
+
+    def of(self, lease: Lease) -> Lease:
+        """The lease as it stands after the sample."""
+        if lease.phase is Phase.GRANTED:
+            return lease
+        usage = dict(lease.usage)
+        for resource, shares in self._attribution.resources.items():
+            of_it = self._usage(lease, resource, shares)
+            if of_it is not None:
+                usage[resource] = of_it
+        neighbours = max(lease.neighbours, _neighbours(self._state, lease))
+        seen = replace(lease, usage=usage, neighbours=neighbours)
+        return self._growers.beside(seen, self._attribution.resources)
+
+    def _usage(self, lease: Lease, resource: str, shares: ResourceAttribution) -> Optional[Usage]:
+        """A run's usage of one resource; None where it has nothing to do there."""
+        holder = Holder(HolderKind.RUN, lease.run_id)
+        known, taken_at = lease.usage.get(resource), self._taken_at[resource]
+        if known is None and holder not in shares.by_holder:
+            return None
+        usage = known or Usage(peak_moved_at=taken_at or 0.0)
+        if taken_at is None or (usage.read_at is not None and taken_at <= usage.read_at):
+            return usage
+        if lease.started_at is not None and taken_at < lease.started_at:
+            return usage
+        if shares.fault or holder in shares.unknown:
+            return self._unattributed(lease, resource, usage)
+        held = shares.by_holder.get(holder, 0)
+        seen = _moved(lease, usage, held, taken_at)
+        if resource == RAM:
+            return replace(usage, **seen, **self._of_ram(lease, usage, held))
+        return replace(usage, **seen, **_of_device(lease, resource, usage, held))
+
+    def _of_ram(self, lease: Lease, usage: Usage, held: int) -> dict[str, Any]:
+        """By whose word the RAM is known, and what the processes themselves show."""
+        tree = self._trees.get(lease.run_id, _NOBODY)
+        return {
+            "meter": "pss" if lease.report.ram_held_bytes == held else "statm",
+            "process_peak_bytes": max(usage.process_peak_bytes, tree.greatest_bytes),
+            "summed_peak_bytes": max(usage.summed_peak_bytes, tree.summed_bytes),
+        }
+
+    def _unattributed(self, lease: Lease, resource: str, usage: Usage) -> Usage:
+        """Bytes nobody tells: the run's own report, else its share of the fall of free, else 0.
+
+        Such a reading counts for the reservation only: it is no reading for a peak.
+        """
+        charge = lease.charges.get(resource, 0)
+        reported = _reported(lease, resource)
+        if reported is not None:
+            return replace(usage, held_bytes=min(charge, reported), meter="report")
+        free = self._free.get(resource)
+        if free is None:
+            return usage
+        if usage.free_at_grant is None:
+            before = self._state.free_seen.get(resource, free)
+            usage = replace(usage, free_at_grant=before)
+        fallen = max(0, (usage.free_at_grant or 0) - free)
+        held = min(charge, fallen // self._granted_since(lease, resource))
+        return replace(usage, held_bytes=held, meter="by_delta")
+
+    def _granted_since(self, lease: Lease, resource: str) -> int:
+        """How many runs there are that may have taken what was free when this one was granted."""
+        others = sum(
+            1
+            for other in self._state.leases.values()
+            if other.run_id != lease.run_id
+            and resource in other.charges
+            and other.granted_at >= lease.granted_at
+        )
+        return 1 + others
+
+
+def _reported(lease: Lease, resource: str) -> Optional[int]:
+    if resource == RAM:
+        return lease.report.ram_held_bytes
+    return lease.report.vram_held_bytes.get(resource)
+
+
+def _neighbours(state: GateState, lease: Lease) -> int:
+    return sum(
+        1
+        for other in state.leases.values()
+        if other.run_id != lease.run_id and set(other.devices) & set(lease.devices)
+    )
+
+
+def _trees(sample: Sample, attribution: Attribution) -> dict[str, _Tree]:
+    trees: dict[str, _Tree] = {}
+    for key, holder in attribution.holder_of.items():
+        process = sample.processes.get(key.pid)
+        if holder.kind is HolderKind.RUN and process and process.start_ticks == key.start_ticks:
+            private = process.private_bytes
+            tree = trees.get(holder.name, _Tree(0, 0))
+            greatest, summed = max(private, tree.greatest_bytes), private + tree.summed_bytes
+            trees[holder.name] = _Tree(greatest, summed)
+    return trees
+
+
+def _moved(lease: Lease, usage: Usage, held: int, taken_at: float) -> dict[str, Any]:
+    """What a reading changes, whatever the resource."""
+    since = usage.read_at if usage.read_at is not None else lease.started_at
+    gap = taken_at - since if since is not None else 0.0
+    first = usage.first_used_at
+    return {
+        "held_bytes": held,
+        "peak_bytes": max(held, usage.peak_bytes),
+        "read_at": taken_at,
+        "longest_gap_s": max(usage.longest_gap_s, gap),
+        "first_used_at": taken_at if first is None and held else first,
+        "episode_at_first_use": lease.episode if first is None else usage.episode_at_first_use,
+        "peak_moved_at": taken_at if held > usage.peak_bytes else usage.peak_moved_at,
+    }
+
+
+def _of_device(lease: Lease, uuid: str, usage: Usage, held: int) -> dict[str, Any]:
+    """By whose word it is known, and the least that its contexts can cost."""
+    reported, least = _reported(lease, uuid), usage.overhead_bytes
+    if reported and held > reported:
+        least = min(held - reported, held if least is None else least)
+    return {"meter": "nvml", "overhead_bytes": least}

@@ -1,0 +1,4 @@
+"""Runs in the gate; may import core, gate.
+
+The gate's records on a local disk: the journal and the history of readings.
+"""

@@ -1,0 +1,4 @@
+"""Runs in the gate; may import core, gate.clock.
+
+RAM, cgroups and the process table, read once a second.
+"""

@@ -1,0 +1,4 @@
+"""Runs in tests and benchmarks; may import core, gate.
+
+The same gate without a machine.
+"""

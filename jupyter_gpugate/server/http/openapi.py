@@ -1,0 +1,144 @@
+"""The OpenAPI document, made from the calls that the handlers declare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from jupyter_gpugate._version import __version__
+from jupyter_gpugate.server.http.contract import Call, calls_of
+from jupyter_gpugate.server.http.shapes import ErrorAnswer
+from jupyter_gpugate.server.http.wire import NoQuery
+
+if TYPE_CHECKING:
+    from jupyter_gpugate.server.http.api import ApiHandler
+
+RUN_ID = r"[A-Za-z0-9._-]{1,64}"
+#: Every call may answer with these: bad input, a stranger, and a gate that is away.
+ALWAYS = (400, 401, 403, 503)
+JSON = "application/json"
+REFERENCE = "#/components/schemas/{model}"
+DESCRIPTION = (
+    "Starts evaluations when the memory they need is measured to be free. Amounts are bytes, "
+    "durations seconds; what is absent or null is not known. Clients must ignore unknown fields."
+)
+
+
+def document(handlers: Sequence[type[ApiHandler]]) -> dict[str, Any]:
+    """The document of an API with these handlers."""
+    calls = {(h.path, method): call for h in handlers for method, call in calls_of(h).items()}
+    schemas = _Schemas(list(calls.values()))
+    paths: dict[str, Any] = {}
+    for (path, method), call in calls.items():
+        paths.setdefault(path, {})[method] = _operation(path, method, call, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "jupyter_gpugate", "version": __version__, "description": DESCRIPTION},
+        "servers": [{"url": "."}],
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.definitions,
+            "securitySchemes": {
+                "token": {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "Authorization",
+                    "description": "`token ` and the Jupyter server's token; not on the socket.",
+                }
+            },
+        },
+    }
+
+
+class _Schemas:
+    """The models of all calls, each defined once."""
+
+    def __init__(self, calls: Sequence[Call]) -> None:
+        bodies = {call.body for call in calls if call.body}
+        answers = {call.answer for call in calls} | {ErrorAnswer}
+        wanted: list[tuple[type[BaseModel], Any]] = [
+            *((body, "validation") for body in sorted(bodies, key=lambda m: m.__name__)),
+            *((answer, "serialization") for answer in sorted(answers, key=lambda m: m.__name__)),
+        ]
+        _, defined = models_json_schema(wanted, ref_template=REFERENCE)
+        self.definitions: dict[str, Any] = defined["$defs"]
+
+    def content(self, model: type[BaseModel]) -> dict[str, Any]:
+        """A body of this model."""
+        return {JSON: {"schema": {"$ref": REFERENCE.format(model=model.__name__)}}}
+
+
+def _operation(path: str, method: str, call: Call, schemas: _Schemas) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": method + path.translate({ord(c): "_" for c in "/{}."}),
+        "summary": call.summary.partition("\n")[0],
+        "parameters": [*_parameters(path, call.query), *_conditional(call)],
+        "responses": _responses(path, call, schemas),
+    }
+    if call.body is not None:
+        operation["requestBody"] = {"required": True, "content": schemas.content(call.body)}
+    return operation
+
+
+def _parameters(path: str, query: type[BaseModel]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    if "{run_id}" in path:
+        schema = {"type": "string", "pattern": f"^{RUN_ID}$"}
+        found.append({"name": "run_id", "in": "path", "required": True, "schema": schema})
+    described = query.model_json_schema() if query is not NoQuery else {}
+    for name, schema in described.get("properties", {}).items():
+        schema.pop("title", None)
+        found.append(
+            {
+                "name": name,
+                "in": "query",
+                "required": name in described.get("required", ()),
+                "description": schema.pop("description", ""),
+                "schema": _without_null(schema),
+            }
+        )
+    return found
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A query has no null: an option is there or is left away."""
+    choices = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
+    if not choices:
+        return schema
+    kept = {k: v for k, v in schema.items() if k not in ("anyOf", "default")}
+    return {**kept, **choices[0]}
+
+
+def _conditional(call: Call) -> list[dict[str, Any]]:
+    if not call.polled:
+        return []
+    schema = {"type": "string"}
+    return [{"name": "If-None-Match", "in": "header", "required": False, "schema": schema}]
+
+
+def _responses(path: str, call: Call, schemas: _Schemas) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
+    for status in call.statuses:
+        answers[str(status)] = {
+            "description": HTTPStatus(status).phrase,
+            "content": schemas.content(call.answer),
+        }
+        if call.polled:
+            answers[str(status)]["headers"] = {"ETag": {"schema": {"type": "string"}}}
+    if call.polled:
+        answers["304"] = {"description": "Nothing has changed since the ETag that was given"}
+    missing = {404} if "{run_id}" in path else set()
+    large = {413} if call.body is not None else set()
+    for status in sorted({*ALWAYS, *call.errors, *missing, *large}):
+        answers[str(status)] = {
+            "description": HTTPStatus(status).phrase,
+            "content": schemas.content(ErrorAnswer),
+        }
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            answers["429"]["headers"] = {"Retry-After": {"schema": {"type": "string"}}}
+    return answers

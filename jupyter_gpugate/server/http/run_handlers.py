@@ -1,0 +1,178 @@
+"""The calls about runs: to submit them, to list them, to look at one and to stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from jupyter_gpugate.server.http import run_shapes
+from jupyter_gpugate.server.http.answers import run_answer
+from jupyter_gpugate.server.http.api import ApiHandler
+from jupyter_gpugate.server.http.contract import call
+from jupyter_gpugate.server.http.wire import OutputQuery, PollQuery, RunBody, RunsQuery
+
+#: Clients that prefer an early answer get one after this time.
+AT_ONCE_S = 0.5
+
+
+class RunsHandler(ApiHandler):
+    """Submit, and history."""
+
+    path = "/runs"
+
+    @call(run_shapes.SubmitAnswer, body=RunBody, statuses=(202, 200), errors=(409, 429))
+    async def post(self, body: RunBody) -> None:
+        """Queue a run; nothing is executed before the answer."""
+        told = body.model_dump(mode="json", by_alias=True)
+        if self._prefers_an_answer():
+            self.set_header("Preference-Applied", "respond-async")
+            submitted = await self.launcher.submit_within(told, AT_ONCE_S)
+        else:
+            submitted = await self.launcher.submit(told)
+        if submitted is None:
+            reads = self.launcher.reads(body.idempotency_key)
+            self.set_status(202)
+            self.finish({"run_id": None, "status": "reading" if reads else "asking"})
+            return
+        run_id, new = submitted
+        self.set_status(202 if new else 200)
+        status = "queued" if new else run_answer(self.gate, self.launcher, run_id)["status"]
+        self.finish({"run_id": run_id, "status": status})
+
+    def _prefers_an_answer(self) -> bool:
+        """RFC 7240: prefer an early answer to the result."""
+        wishes = ",".join(self.request.headers.get_list("Prefer")).lower().split(",")
+        return any(wish.partition(";")[0].strip() == "respond-async" for wish in wishes)
+
+    @call(run_shapes.RunsAnswer, query=RunsQuery)
+    async def get(self, asked: RunsQuery) -> None:
+        """All runs, by pages; a run that comes or goes meanwhile shifts no page."""
+        await self.launcher.history()
+        rows = sorted(self.launcher.rows(), key=_place, reverse=asked.sort == "newest")
+        if asked.cursor is not None:
+            last = _place_of(asked.cursor)
+            newest = asked.sort == "newest"
+            rows = [r for r in rows if (_place(r) < last if newest else _place(r) > last)]
+        rows = [
+            row
+            for row in rows
+            if asked.status in (None, row["status"]) and asked.name in (None, row["name"])
+        ]
+        page = rows[: asked.limit]
+        following = _cursor_at(page[-1]) if len(rows) > asked.limit else None
+        self.finish(json.dumps({"runs": page, "next_cursor": following}))
+
+
+def _place(row: Mapping[str, Any]) -> tuple[float, str]:
+    """Where a run stands among all others, for good."""
+    return row["submitted"], row["run_id"]
+
+
+def _cursor_at(row: Mapping[str, Any]) -> str:
+    return f"{row['submitted']:.9f}~{row['run_id']}"
+
+
+def _place_of(cursor: str) -> tuple[float, str]:
+    submitted, _, run_id = cursor.partition("~")
+    return float(submitted), run_id
+
+
+class RunHandler(ApiHandler):
+    """One run."""
+
+    path = "/runs/{run_id}"
+
+    @call(run_shapes.RunAnswer, query=PollQuery)
+    async def get(self, run_id: str, asked: PollQuery) -> None:
+        """One run: its record, and what the gate says of it now."""
+
+        def make() -> tuple[Any, Any]:
+            answer = run_answer(self.gate, self.launcher, run_id)
+            essence = {k: v for k, v in answer.items() if k not in ("waited_s", "started_s")}
+            return answer, essence
+
+        def stamp() -> tuple[Any, ...]:
+            return self.launcher.stamp(run_id)
+
+        await self.polled(asked, make, (self.path, run_id), stamp)
+
+    @call(run_shapes.DeleteAnswer, errors=(409,))
+    async def delete(self, run_id: str) -> None:
+        """Remove an ended run and its directory."""
+        left = await self.launcher.delete(run_id)
+        self.finish({"deleted": True, "left": left or None})
+
+
+class OutputHandler(ApiHandler):
+    """A run's output from a byte on."""
+
+    path = "/runs/{run_id}/output"
+
+    @call(run_shapes.OutputAnswer, query=OutputQuery)
+    async def get(self, run_id: str, asked: OutputQuery) -> None:
+        """At most 64 KiB of the newest attempt's output."""
+        self.finish(await self.launcher.output(run_id, asked.start))
+
+
+class CancelHandler(ApiHandler):
+    """Stop a run for certain."""
+
+    path = "/runs/{run_id}/cancel"
+
+    @call(run_shapes.CancelAnswer, errors=(409,))
+    async def post(self, run_id: str) -> None:
+        """Stop a run, and wait until nothing of it is left."""
+        self.finish(await self.launcher.cancel(run_id))
+
+
+class DetachHandler(ApiHandler):
+    """Nobody waits for a run any more: it outlives the notebook that submitted it."""
+
+    path = "/runs/{run_id}/detach"
+
+    @call(run_shapes.DetachAnswer, errors=(409,))
+    async def post(self, run_id: str) -> None:
+        """Let a run go on without whoever waits for it."""
+        await self.launcher.detach(run_id)
+        self.finish({"detached": True})
+
+
+class EpisodesHandler(ApiHandler):
+    """A run's finished episodes, attempt by attempt."""
+
+    path = "/runs/{run_id}/episodes"
+
+    @call(run_shapes.EpisodesAnswer)
+    async def get(self, run_id: str) -> None:
+        """The values that episodes kept, and how they ended."""
+        episodes, left_out = await self.launcher.episodes(run_id)
+        answer = {"episodes": episodes, "episodes_left_out": left_out}
+        # There may be very many, and others wait for this loop.
+        self.finish(await asyncio.to_thread(json.dumps, answer))
+
+
+class ExportHandler(ApiHandler):
+    """Everything on record about one run, but for its environment and values."""
+
+    path = "/runs/{run_id}/export"
+
+    @call(run_shapes.ExportAnswer)
+    async def get(self, run_id: str) -> None:
+        """Specification, summary, episodes, the beginning of the output, and story."""
+        answer = await self.launcher.export(run_id)
+        answer["story"] = await self.gate.story(run_id)
+        self.finish(json.dumps(answer))
+
+
+class StoryHandler(ApiHandler):
+    """What happened to one run at the gate, from its request to its end."""
+
+    path = "/runs/{run_id}/story"
+
+    @call(run_shapes.StoryAnswer)
+    async def get(self, run_id: str) -> None:
+        """The events of one run, with their wall times."""
+        self.launcher.known(run_id)
+        self.finish({"story": await self.gate.story(run_id)})

@@ -1,0 +1,151 @@
+"""The shape of every answer about runs, as in `shapes`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from jupyter_gpugate.server.http.shapes import (
+    Answer,
+    ByResource,
+    DeviceName,
+    End,
+    Episodes,
+    Phase,
+    Reason,
+    Status,
+)
+
+
+class SubmitAnswer(Answer):
+    """A run that was queued, or the earlier one with the same key.
+
+    With `Prefer: respond-async` there may be no run yet: `reading` sources, or `asking` the gate.
+    """
+
+    run_id: str | None
+    status: Status | Literal["reading", "asking"]
+
+
+class RunRow(Answer):
+    """One run in a list of runs."""
+
+    run_id: str
+    name: str
+    status: Status
+    end: End | None
+    reason: str
+    submitted: float
+    ended: float | None
+    attempt: int
+    peaks: ByResource | None
+    machine: str | None = Field(description="The other machine that it belongs to, if any.")
+
+
+class RunsAnswer(Answer):
+    """A page of runs."""
+
+    runs: list[RunRow]
+    next_cursor: str | None
+
+
+class RunAnswer(Answer):
+    """One run: what is on record, and what the gate says of it now."""
+
+    run_id: str
+    name: str
+    status: Status
+    phase: Phase | None
+    end: End | None
+    exit_reason: str
+    exit_code: int | None
+    oom_resource: str | None = Field(description="vram, ram or shm, where memory ran out.")
+    oom_evidence: str | None = Field(description="The evidence, such as own_cap or device_full.")
+    attempt: int
+    reasons: list[Reason]
+    estimate: dict[str, Any] | None
+    charges: ByResource
+    held: ByResource
+    basis: dict[str, str]
+    caps: ByResource
+    enforcement: str | None
+    devices: list[DeviceName]
+    directory: str
+    output_tail: str
+    error: dict[str, Any] | None
+    warnings: list[Any]
+    peaks: ByResource
+    kill: dict[str, Any] | None
+    position: int | None
+    eta_s: float | None
+    submitted: float
+    ended: float | None
+    cancel_requested: bool
+    detached: bool
+    visible: str = Field(
+        description="The device mask of its notebook and the devices that remain; else empty."
+    )
+    machine: str | None = Field(description="The other machine that it belongs to, if any.")
+    episodes: Episodes
+    waited_s: float | None = Field(default=None, description="While it is queued.")
+    started_s: float | None = Field(default=None, description="While it is active.")
+    settled: dict[str, bool] | None = Field(default=None, description="While it is active.")
+    pid: int | None = Field(default=None, description="While it is active.")
+    episode: int | None = Field(default=None, description="While it is active.")
+
+
+class OutputAnswer(Answer):
+    """A piece of a run's output."""
+
+    start: int = Field(alias="from")
+    next: int
+    text: str
+    ended: bool
+
+
+class CancelAnswer(Answer):
+    """How a run was stopped."""
+
+    cancelled: bool
+    end: End
+    means: str
+    ms: int
+    survivors: list[Any]
+
+
+class DetachAnswer(Answer):
+    """Nobody waits for it any more."""
+
+    detached: bool
+
+
+class DeleteAnswer(Answer):
+    """The run is gone."""
+
+    deleted: bool
+    left: str | None = Field(description="Files that could not be removed, and why.")
+
+
+class EpisodesAnswer(Answer):
+    """The finished episodes of each attempt."""
+
+    episodes: list[dict[str, Any]]
+    episodes_left_out: int = Field(description="Number of earlier episodes that are not listed.")
+
+
+class StoryAnswer(Answer):
+    """What happened at the gate, in order."""
+
+    story: list[dict[str, Any]]
+
+
+class ExportAnswer(Answer):
+    """All that is on record about a run, but for its environment and its values."""
+
+    spec: dict[str, Any]
+    summary: dict[str, Any]
+    episodes: list[dict[str, Any]]
+    episodes_left_out: int
+    output: str
+    story: list[dict[str, Any]]

@@ -1,0 +1,169 @@
+"""A terminal's wait for its run: output on stdout, where the run stands on stderr."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import stat
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Optional
+
+from jupyter_gpugate.client.connection import Client
+from jupyter_gpugate.client.following import Follower, State
+from jupyter_gpugate.client.stream import OutputStream
+from jupyter_gpugate.client.waiting import (
+    Interrupts,
+    Patience,
+    Verdict,
+    connected,
+    submitted,
+    until_end,
+)
+from jupyter_gpugate.faces import card, words
+
+#: How often the numbers of an unchanged reason are told anew.
+_NUMBERS_S: Final = 60.0
+
+
+@contextlib.contextmanager
+def taking_signals() -> Iterator[Terminal]:
+    """Take what this process is sent as a wish about its run, from before the submit to the end."""
+    interrupts = Interrupts()
+    with interrupts.taken(), _leaving(interrupts):
+        yield Terminal(interrupts)
+
+
+class Terminal:
+    """A terminal's way through the gate: connect, submit, wait.
+
+    Without a person at it, the first interrupt cancels.
+    """
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self._patience = Patience(interactive=sys.stdin is not None and sys.stdin.isatty())
+
+    def submitted(self, body: Mapping[str, Any]) -> tuple[Client, State]:
+        """Queue a run and return the gate's answer; raises `Interrupted` before that."""
+        client = connected(self._interrupts)
+        show = Progress().show
+        return client, submitted(client, body, self._interrupts, self._patience, show)
+
+    def waited(
+        self, client: Client, run_id: str, show: Callable[[State, str], None], *, streams: bool
+    ) -> tuple[State, Verdict]:
+        """Wait for a run's end, or until a signal says not to; return as `until_end` does."""
+        stream = None
+        ended = False
+        follower = Follower(client, run_id)
+        if streams:
+            stream = OutputStream(Client(client.socket_path), run_id, write)
+        try:
+            state, verdict = until_end(follower, self._interrupts, self._patience, show)
+            ended = state.get("status") == "ended"
+        finally:
+            follower.close()
+            if stream is not None:
+                stream.close(to_the_end=ended)
+        return state, verdict
+
+
+class Progress:
+    """Says on stderr where the run stands, whenever that changes.
+
+    Free memory moves all the time: numbers alone are told at most once a minute.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._warned: set[str] = set()
+        self._clock = clock
+        self._seen: Optional[tuple[object, ...]] = None
+        self._said = ""
+        self._said_at = 0.0
+        self._advised = False
+
+    def show(self, state: State, note: str) -> None:
+        """Say the state, or the note in its place."""
+        reasons = state.get("reasons") or ()
+        reason = reasons[0] if reasons and state.get("status") == "queued" else {}
+        why = f": {words.why(reason)}" if reason else ""
+        line = note or f"{state.get('run_id') or ''} {card.title(state)}{why}".lstrip()
+        seen = (
+            *(state.get(name) for name in ("status", "position", "phase", "end")),
+            *(reason.get(name) for name in ("kind", "resource", "who")),
+            note,
+        )
+        now = self._clock()
+        if seen != self._seen or (line != self._said and now - self._said_at >= _NUMBERS_S):
+            self._seen, self._said, self._said_at = seen, line, now
+            say(line)
+        for warning in map(str, state.get("warnings") or ()):
+            if warning not in self._warned:
+                self._warned.add(warning)
+                say(f"warning: {warning}")
+        if state.get("status") == "ended" and not self._advised:
+            self._advised = True
+            for advice in words.beyond_hints(state):
+                say(advice)
+
+
+def warn_of_lost_input() -> None:
+    """Say on stderr that what a pipe or a file offers on stdin will not reach the command."""
+    try:
+        mode = os.fstat(0).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
+            return
+        unread = array.array("i", [0])
+        fcntl.ioctl(0, termios.FIONREAD, unread)
+    except OSError:
+        return
+    if unread[0] > 0:
+        say("the command's standard input is empty: what is offered here does not reach it")
+
+
+def say(line: str) -> None:
+    """Print to stderr; a terminal that is gone is no reason to fail.
+
+    Warnings and reasons may quote what a run said: none of it may act on the terminal.
+    """
+    shown = "\n".join(map(words.visible, line.split("\n")))
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{shown}\n")
+        sys.stderr.flush()
+
+
+def write(text: str) -> None:
+    """Write to stdout at once; a reader that has gone away, like `head`, has had enough."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        # What is still buffered would fail again when the interpreter ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def _leaving(interrupts: Interrupts) -> Iterator[None]:
+    """Let the end of the terminal or of its session end the wait; `nohup` goes on to hold."""
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is signal.SIG_DFL
+    ]
+    with contextlib.ExitStack() as before:
+        if interrupts.counts:
+            for number in numbers:
+                signal.signal(number, interrupts.leave)
+                before.callback(signal.signal, number, signal.SIG_DFL)
+        yield
