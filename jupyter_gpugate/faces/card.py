@@ -95,13 +95,19 @@ def html(run: Json, note: str = "", *, commands: bool = True) -> str:
     parts = [
         f'<div style="{_BOX.format(accent=accent)}">',
         f"<div><b>{escape(str(run.get('name', '?')))}</b> · {escape(standing)} ",
-        f'<code style="float:right;opacity:.7">{escape(str(run.get("run_id") or ""))}</code></div>',
+        f"{_id_html(run)}</div>",
         f'<table style="border:none;margin:2px 0 0">{body}</table>',
         _output_html(output) if output else "",
         f'<div style="margin-top:6px"><b>{escape(note)}</b></div>' if note else "",
         "</div>",
     ]
     return "".join(parts)
+
+
+def _id_html(run: Json) -> str:
+    """The run's id; nothing before the gate has given it one."""
+    run_id = escape(str(run.get("run_id") or ""))
+    return f'<code style="float:right;opacity:.7">{run_id}</code>' if run_id else ""
 
 
 def _output_html(output: str) -> str:

@@ -309,6 +309,12 @@ def test_a_card_of_almost_nothing_is_still_a_card() -> None:
         assert _Page(card.html(state)).tags
 
 
+def test_an_id_is_shown_once_there_is_one() -> None:
+    """While the sources of a cell are being read its card has no id, and no empty place for one."""
+    assert "<code" not in card.html(run(run_id="", status="submitting"), commands=False)
+    assert "abcde</code>" in card.html(run(), commands=False)
+
+
 def test_the_card_tells_how_to_stop_the_run() -> None:
     """A live card names the two commands that stop the run, an ended one does not."""
     assert "jupyter gpugate cancel 20261129-143600-abcde" in card.text(running())
