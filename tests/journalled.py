@@ -5,21 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.model import (
-    GB,
-    RAM,
-    AttemptOutcome,
+from jupyter_gpugate.core.evidence import Observation
+from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
+from jupyter_gpugate.core.requests import (
     Basis,
-    Device,
-    EndReport,
     Enforcement,
     Family,
     Grant,
-    Observation,
-    ProcessKey,
     Request,
     Setting,
 )
+from jupyter_gpugate.core.resources import GB, RAM
+from jupyter_gpugate.core.samples import Device, ProcessKey
 from jupyter_gpugate.gate.journal.journal import Journal
 
 BOOT = "3f0e1d2c-0000-4000-8000-000000000001"

@@ -8,7 +8,8 @@ from __future__ import annotations
 from jupyter_gpugate.core.admission.checks import Admission
 from jupyter_gpugate.core.admission.decide import Walk
 from jupyter_gpugate.core.decisions import Earmark, Refusal
-from jupyter_gpugate.core.model import Grant, Sample
+from jupyter_gpugate.core.requests import Grant
+from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import GateState
 
 

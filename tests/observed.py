@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_gpugate.core.model import (
-    MB,
-    VRAM,
-    AttemptOutcome,
-    Enforcement,
-    Family,
-    Observation,
-    Setting,
-)
+from jupyter_gpugate.core.evidence import Observation
+from jupyter_gpugate.core.reports import AttemptOutcome
+from jupyter_gpugate.core.requests import Enforcement, Family, Setting
+from jupyter_gpugate.core.resources import MB, VRAM
 
 FAMILY = Family(owner="ada", name="resnet-val", source_hash="one", gpus=1)
 EDITED = Family(owner="ada", name="resnet-val", source_hash="two", gpus=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.codec import to_json
-from jupyter_gpugate.core.model import AttemptOutcome, EndReport
+from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
 from jupyter_gpugate.runs import directory, scanning
 
 RUN_ID = "20260102-030405-abcde"

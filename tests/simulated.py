@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.explaining.snapshot import inputs_of, replay, snapshot
-from jupyter_gpugate.core.model import GB, RAM, Basis, Device, Grant
+from jupyter_gpugate.core.requests import Basis, Grant
+from jupyter_gpugate.core.resources import GB, RAM
+from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.gate.simulation.machine import SimulatedMachine
 from jupyter_gpugate.gate.simulation.twins import Simulation
 

@@ -7,30 +7,33 @@ from typing import TYPE_CHECKING, Any, Final
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.model import (
-    GB,
-    RAM,
+from jupyter_gpugate.core.reports import (
     AttemptOutcome,
-    Basis,
-    Device,
-    DeviceReading,
     EndReport,
-    Enforcement,
-    Family,
-    GpuProcess,
-    Grant,
-    Hints,
-    KernelProcess,
     Peaks,
     Phase,
+    RunReport,
+)
+from jupyter_gpugate.core.requests import (
+    Basis,
+    Enforcement,
+    Family,
+    Grant,
+    Hints,
+    Request,
+    Setting,
+)
+from jupyter_gpugate.core.resources import GB, RAM
+from jupyter_gpugate.core.samples import (
+    Device,
+    DeviceReading,
+    GpuProcess,
+    KernelProcess,
     Process,
     ProcessKey,
     RamReading,
     ReaderHealth,
-    Request,
-    RunReport,
     Sample,
-    Setting,
 )
 from jupyter_gpugate.core.state import GateState, Traits
 

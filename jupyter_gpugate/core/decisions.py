@@ -8,7 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, Optional
 
-from jupyter_gpugate.core.model import Grant
+from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.core.state import GroupKey
 
 

@@ -10,18 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Optional, Union
 
-from jupyter_gpugate.core.model import (
-    Device,
+from jupyter_gpugate.core.evidence import Observation
+from jupyter_gpugate.core.reports import (
     EndReport,
-    Grant,
-    Observation,
     Peaks,
     Phase,
-    ProcessKey,
-    Request,
     RunEnd,
     RunReport,
 )
+from jupyter_gpugate.core.requests import Grant, Request
+from jupyter_gpugate.core.samples import Device, ProcessKey
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from jupyter_gpugate.core.model import Setting
+from jupyter_gpugate.core.requests import Setting
 
 _DIGEST = re.compile(r"#[0-9a-f]{24}")
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from jupyter_gpugate.core.model import Process, ProcessKey
+from jupyter_gpugate.core.samples import Process, ProcessKey
 
 #: Of one heartbeat no more than this many new claims are looked into; runs are smaller.
 MOST_LOOKS: Final = 1024

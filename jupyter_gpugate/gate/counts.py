@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow.turn import Turn
-from jupyter_gpugate.core.model import AttemptOutcome
+from jupyter_gpugate.core.reports import AttemptOutcome
 
 #: What a request that is well made can be refused for.
 REFUSALS = ("impossible", "queue_full")

@@ -25,17 +25,17 @@ from jupyter_gpugate.core.codec import (
     from_json,
     to_json,
 )
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.private import without_values
+from jupyter_gpugate.core.reports import (
     EndReport,
     Peaks,
     Phase,
-    ProcessKey,
-    Request,
     RunEnd,
     RunReport,
 )
-from jupyter_gpugate.core.private import without_values
-from jupyter_gpugate.core.state import Lease
+from jupyter_gpugate.core.requests import Request
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.gate.claims import Claims
 from jupyter_gpugate.gate.journal.journal import JournalError
 from jupyter_gpugate.gate.known_gpus import come_to_know_gpus, default_gpus

@@ -17,12 +17,13 @@ from typing import Any, Protocol
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.explaining.snapshot import snapshot
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.flow.turn import Happened, take_turn
 from jupyter_gpugate.core.learning.calibration import from_observations
 from jupyter_gpugate.core.memory.growers import growth_words, who_grew
-from jupyter_gpugate.core.model import Observation, Sample
+from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import GateState, Traits
 from jupyter_gpugate.gate.clock import awake_time, boot_id
 from jupyter_gpugate.gate.counts import Counts

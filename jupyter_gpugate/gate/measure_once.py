@@ -8,7 +8,7 @@ from typing import Any
 
 from jupyter_gpugate.core.admission.devices import name_of
 from jupyter_gpugate.core.codec import to_json
-from jupyter_gpugate.core.model import Fault
+from jupyter_gpugate.core.samples import Fault
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.gpu.accelerators import unmanaged
 from jupyter_gpugate.gate.gpu.reader import GpuReader

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from jupyter_gpugate.core.model import DeviceReading, ReaderHealth, Sample
+from jupyter_gpugate.core.samples import DeviceReading, ReaderHealth, Sample
 
 if TYPE_CHECKING:
     from jupyter_gpugate.gate.machine.reader import MachineReading

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.codec import from_json, to_json
-from jupyter_gpugate.core.model import AttemptOutcome, EndReport, Grant, RunEnd
+from jupyter_gpugate.core.reports import AttemptOutcome, EndReport, RunEnd
+from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.runs import directory, events
 from jupyter_gpugate.runs.cgroup import Cgroup
 from jupyter_gpugate.runs.lease_client import LeaseClient

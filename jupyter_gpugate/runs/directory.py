@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_gpugate.core.codec import ProtocolError, from_json, to_json
-from jupyter_gpugate.core.model import AttemptOutcome, EndReport, ProcessKey
+from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.runs.events import clip, read_events
 from jupyter_gpugate.runs.folder import (
     Json,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.model import Request
+from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.runs.folder import Torn
 from jupyter_gpugate.runs.ids import RUN_ID
 from jupyter_gpugate.runs.machine import Machine, host_of

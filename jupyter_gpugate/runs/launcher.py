@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.model import Request, RunEnd
+from jupyter_gpugate.core.reports import RunEnd
+from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.runs import directory, output
 from jupyter_gpugate.runs.attempts import Attempts
 from jupyter_gpugate.runs.inventory import Inventory

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from jupyter_gpugate.core.codec import PRESENCE_S, from_json
-from jupyter_gpugate.core.model import Grant, RunEnd
+from jupyter_gpugate.core.reports import RunEnd
+from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.runs.attempts import Attempts
 from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, GateAway, LeaseClient

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.model import Request
+from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.runs.processes import ProcessName
 
 QUEUED, ACTIVE, ENDED = "queued", "active", "ended"

@@ -11,8 +11,14 @@ from typing import Any
 
 from jupyter_gpugate.core.admission.masks import mask_of
 from jupyter_gpugate.core.codec import is_token
-from jupyter_gpugate.core.model import Family, Hints, KernelRef, Request, Setting
 from jupyter_gpugate.core.private import digest_of
+from jupyter_gpugate.core.requests import (
+    Family,
+    Hints,
+    KernelRef,
+    Request,
+    Setting,
+)
 from jupyter_gpugate.runs.record import Refused
 
 #: The most characters of a refused value that a message repeats.

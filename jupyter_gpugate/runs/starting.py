@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.codec import RUN_MODULE, is_token, isolation, to_json
-from jupyter_gpugate.core.model import AttemptOutcome, Grant
+from jupyter_gpugate.core.reports import AttemptOutcome
+from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import Torn, opened
 from jupyter_gpugate.runs.processes import ProcessName, boot_id, is_alive, start_ticks, tagged

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from jupyter_gpugate.core.admission.masks import mask_of
 from jupyter_gpugate.core.codec import to_json
-from jupyter_gpugate.core.model import Request
+from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import TooLarge
 from jupyter_gpugate.runs.homes import home_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from jupyter_gpugate.core.model import KernelRef
+from jupyter_gpugate.core.requests import KernelRef
 from jupyter_gpugate.runs.processes import ProcessName, boot_id, ended
 from jupyter_gpugate.runs.record import QUEUED, Record, Records
 from jupyter_gpugate.runs.tasks import Tasks

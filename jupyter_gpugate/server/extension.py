@@ -28,7 +28,7 @@ from traitlets import (
 from traitlets.utils.importstring import import_item
 
 from jupyter_gpugate._version import __version__
-from jupyter_gpugate.core.model import MB
+from jupyter_gpugate.core.resources import MB
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.journal.local_disk import state_directory
 from jupyter_gpugate.runs.lease_client import UnixClient

@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from jupyter_gpugate.core.decisions import Decisions
-from jupyter_gpugate.core.model import Phase, RunEnd
-from jupyter_gpugate.core.state import GateState, Lease, Queued
+from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.reports import Phase, RunEnd
+from jupyter_gpugate.core.state import GateState, Queued
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.runs.launcher import Launcher

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from jupyter_gpugate.core.model import RunEnd
+from jupyter_gpugate.core.reports import RunEnd
 
 if TYPE_CHECKING:
     from jupyter_gpugate.gate.counts import Counts

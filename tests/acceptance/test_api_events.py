@@ -21,7 +21,7 @@ from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
 from jupyter_gpugate.core.codec import to_json
-from jupyter_gpugate.core.model import AttemptOutcome, EndReport
+from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
 from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient
 from jupyter_gpugate.runs.processes import start_ticks
 from tests.fake_nvml import GB, HOLDER, StandIn

@@ -23,22 +23,26 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.flow.turn import Happened, take_turn
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.requests import (
+    Family,
+    Hints,
+    Request,
+    Setting,
+)
+from jupyter_gpugate.core.resources import (
     GB,
     MB,
     RAM,
     VRAM,
+)
+from jupyter_gpugate.core.samples import (
     Device,
     DeviceReading,
-    Family,
-    Hints,
-    Observation,
     RamReading,
-    Request,
     Sample,
-    Setting,
 )
 from jupyter_gpugate.core.state import GateState
 from tests.benchmarks.measure import STEADY, WORDS, Costs, bar, interleave, passed, save, table

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.core.model import DeviceReading
+from jupyter_gpugate.core.samples import DeviceReading
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.gpu.reader import GpuReader, Reading
 from tests.fake_nvml import StandIn

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.core.model import GB, MB, DeviceReading, GpuProcess, ReaderHealth
+from jupyter_gpugate.core.resources import GB, MB
+from jupyter_gpugate.core.samples import DeviceReading, GpuProcess, ReaderHealth
 from jupyter_gpugate.gate.clock import awake_time
 from tests.fake_nvml import HOLDER
 from tests.integration.gpu_reading import Driver, Reader, wait_until

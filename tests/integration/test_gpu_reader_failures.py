@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.core.model import GB, Fault
+from jupyter_gpugate.core.resources import GB
+from jupyter_gpugate.core.samples import Fault
 from jupyter_gpugate.gate.gpu import (
     child as nvml_child,
 )

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.model import GB, DeviceReading
+from jupyter_gpugate.core.resources import GB
+from jupyter_gpugate.core.samples import DeviceReading
 from jupyter_gpugate.gate.gpu import sight as nvml_sight
 from jupyter_gpugate.gate.gpu.child import Answer
 from jupyter_gpugate.gate.gpu.process import ReaderProcess

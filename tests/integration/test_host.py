@@ -17,7 +17,8 @@ import pytest
 
 from jupyter_gpugate.core.codec import API_PATH, to_json
 from jupyter_gpugate.core.flow import turn
-from jupyter_gpugate.core.model import GB, AttemptOutcome, EndReport
+from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
+from jupyter_gpugate.core.resources import GB
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate import failpoints, known_gpus, sampling
 from jupyter_gpugate.gate.gpu.reader import Reading

@@ -17,7 +17,9 @@ import pytest
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.model import GB, MB, RAM, AttemptOutcome, ProcessKey, RunEnd
+from jupyter_gpugate.core.reports import AttemptOutcome, RunEnd
+from jupyter_gpugate.core.resources import GB, MB, RAM
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate import failpoints, loop
 from jupyter_gpugate.gate.journal import local_disk

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.core.model import Process, ProcessKey
+from jupyter_gpugate.core.samples import Process, ProcessKey
 from jupyter_gpugate.gate.machine.reader import MachineReader
 from tests.headless import code as headless_code
 from tests.headless import headless, is_headless

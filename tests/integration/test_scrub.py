@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.model import Setting
 from jupyter_gpugate.core.private import without_values
+from jupyter_gpugate.core.requests import Setting
 from jupyter_gpugate.gate.journal import scrub as scrubbing
 from jupyter_gpugate.gate.journal.journal import Journal, JournalError
 from tests.journalled import opened, requested, sedimented

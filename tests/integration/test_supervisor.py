@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.core.codec import from_json, to_json
-from jupyter_gpugate.core.model import EndReport, Peaks, ProcessKey, RunReport
+from jupyter_gpugate.core.reports import EndReport, Peaks, RunReport
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.runs import supervisor
 from tests.integration.supervised import (
     PATIENCE_S,

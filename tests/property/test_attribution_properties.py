@@ -11,20 +11,18 @@ from hypothesis import strategies as st
 
 from jupyter_gpugate.core.memory.attribution import attribute
 from jupyter_gpugate.core.memory.holders import DEPTH
-from jupyter_gpugate.core.model import (
-    RAM,
-    Attribution,
+from jupyter_gpugate.core.resources import RAM, Holder, HolderKind
+from jupyter_gpugate.core.samples import (
     Device,
     DeviceReading,
     GpuProcess,
-    Holder,
-    HolderKind,
     KernelProcess,
     Process,
     ProcessKey,
     RamReading,
     Sample,
 )
+from jupyter_gpugate.core.shares import Attribution
 
 PIDS = st.integers(1, 12)
 TICKS = st.integers(0, 6)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpugate.core.codec import to_json
-from jupyter_gpugate.core.model import AttemptOutcome, EndReport
+from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.scanning import Scanner
 

@@ -8,23 +8,21 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpugate.core.learning.calibration import from_observations, sediment, weigh
+from jupyter_gpugate.core.estimates import EstimateTerm, Origin
+from jupyter_gpugate.core.evidence import Observation, weigh
+from jupyter_gpugate.core.learning.calibration import from_observations, sediment
 from jupyter_gpugate.core.learning.estimation import (
     estimate,
     max_workers,
     provisional_charge,
     settled_charge,
 )
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.requests import Family, Hints
+from jupyter_gpugate.core.resources import (
     GB,
     MB,
     RAM,
     VRAM,
-    EstimateTerm,
-    Family,
-    Hints,
-    Observation,
-    Origin,
 )
 from tests.observed import EDITED, FAMILY, failed, ran, ran_out, with_setting
 

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from jupyter_gpugate.core.codec import LARGEST, ProtocolError, from_json, to_json
 from jupyter_gpugate.core.events import EVENT_TYPES
-from jupyter_gpugate.core.model import Grant, Observation, Request, Sample
-from jupyter_gpugate.core.state import Lease, Lingering, Queued, Traits
+from jupyter_gpugate.core.evidence import Observation
+from jupyter_gpugate.core.leases import Lease, Lingering
+from jupyter_gpugate.core.requests import Grant, Request
+from jupyter_gpugate.core.samples import Sample
+from jupyter_gpugate.core.state import Queued, Traits
 
 KINDS = [*EVENT_TYPES.values(), Grant, Lease, Lingering, Observation, Queued, Request, Traits]
 #: Numbers that a message may hold; the limit itself has no exact float.

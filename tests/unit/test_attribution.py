@@ -16,25 +16,25 @@ from jupyter_gpugate.core.memory.attribution import (
     NO_PROCESS_TABLE,
     attribute,
 )
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.resources import (
     GB,
     MB,
     RAM,
-    Attribution,
-    Device,
-    DeviceReading,
-    ExternalProcess,
-    Fault,
-    GpuProcess,
     Holder,
     HolderKind,
+)
+from jupyter_gpugate.core.samples import (
+    Device,
+    DeviceReading,
+    Fault,
+    GpuProcess,
     KernelProcess,
     Process,
     ProcessKey,
     RamReading,
-    ResourceAttribution,
     Sample,
 )
+from jupyter_gpugate.core.shares import Attribution, ExternalProcess, ResourceAttribution
 
 GPU = "GPU-0"
 OTHER_GPU = "GPU-1"

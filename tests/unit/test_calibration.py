@@ -6,17 +6,16 @@ import dataclasses
 
 import pytest
 
+from jupyter_gpugate.core.evidence import Calibration, Evidence, Observation, Track
 from jupyter_gpugate.core.learning.calibration import (
     TRACKS_PER_NAME,
-    Calibration,
-    Evidence,
-    Track,
     forget,
     from_observations,
     irrelevant_parameters,
     sediment,
 )
-from jupyter_gpugate.core.model import MB, RAM, VRAM, Family, Observation
+from jupyter_gpugate.core.requests import Family
+from jupyter_gpugate.core.resources import MB, RAM, VRAM
 from tests.observed import A100, EDITED, FAMILY, failed, ran, ran_out
 
 NOBODY = Family(owner="bob", name="resnet-val", source_hash="one", gpus=1)

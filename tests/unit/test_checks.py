@@ -11,19 +11,19 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.checks import Admission
 from jupyter_gpugate.core.admission.decide import decide, enforcement_of, verdict_on
 from jupyter_gpugate.core.decisions import Check, Reason, Refusal
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.leases import Usage
+from jupyter_gpugate.core.requests import Basis, Enforcement
+from jupyter_gpugate.core.resources import (
     GB,
+    MACHINE,
     MB,
     RAM,
     VRAM,
-    Basis,
-    Enforcement,
-    Fault,
-    Observation,
-    ProcessKey,
 )
-from jupyter_gpugate.core.state import MACHINE, GateState, Traits, Usage
+from jupyter_gpugate.core.samples import Fault, ProcessKey
+from jupyter_gpugate.core.state import GateState, Traits
 from tests.states import (
     GPU,
     NOW,
@@ -38,7 +38,7 @@ from tests.states import (
 )
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.model import Sample
+    from jupyter_gpugate.core.samples import Sample
 
 #: A need of 2 GB as a hint: 10 % and 64 MB on top.
 NEED = 2 * GB + (2 * GB + 9) // 10 + 64 * MB

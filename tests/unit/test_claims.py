@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.core.model import Process, ProcessKey
+from jupyter_gpugate.core.samples import Process, ProcessKey
 from jupyter_gpugate.gate import claims
 from jupyter_gpugate.gate.claims import Claims
 

@@ -11,14 +11,10 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Check, Decisions, Reason, Refusal
 from jupyter_gpugate.core.flow.deadlines import due
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.model import (
-    AttemptOutcome,
-    Attribution,
-    Holder,
-    HolderKind,
-    ProcessKey,
-    RunEnd,
-)
+from jupyter_gpugate.core.reports import AttemptOutcome, RunEnd
+from jupyter_gpugate.core.resources import Holder, HolderKind
+from jupyter_gpugate.core.samples import ProcessKey
+from jupyter_gpugate.core.shares import Attribution
 from jupyter_gpugate.core.state import Traits
 from tests.states import BOOT, GPU, NOW, beat, gate, grant, key_of, process, request, sample, start
 

@@ -11,7 +11,8 @@ from jupyter_gpugate.core.admission.devices import ignored_settings, matches, na
 from jupyter_gpugate.core.admission.room import rooms
 from jupyter_gpugate.core.events import Locked
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.model import GB, Device
+from jupyter_gpugate.core.resources import GB
+from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.faces import words
 from jupyter_gpugate.gate.loop import GateLoop

@@ -14,11 +14,18 @@ from jupyter_gpugate.core.flow.turn import Happened, take_turn
 from jupyter_gpugate.core.learning.calibration import from_observations
 from jupyter_gpugate.core.learning.observations import sedimented
 from jupyter_gpugate.core.memory.holding import observe
-from jupyter_gpugate.core.model import GB, MB, RAM, VRAM, ProcessKey
+from jupyter_gpugate.core.resources import (
+    GB,
+    MB,
+    RAM,
+    VRAM,
+)
+from jupyter_gpugate.core.samples import ProcessKey
 from tests.states import GPU, NOW, beat, finish, gate, key_of, process, request, sample, start
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.model import Observation, Process, Sample
+    from jupyter_gpugate.core.evidence import Observation
+    from jupyter_gpugate.core.samples import Process, Sample
     from jupyter_gpugate.core.state import GateState
 
 #: Younger than the run, and older than it.

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.learning.calibration import Calibration, from_observations, sediment
+from jupyter_gpugate.core.estimates import Estimate, EstimateTerm, Origin
+from jupyter_gpugate.core.evidence import Calibration, Observation
+from jupyter_gpugate.core.learning.calibration import from_observations, sediment
 from jupyter_gpugate.core.learning.estimation import (
     estimate,
     max_workers,
@@ -16,19 +18,13 @@ from jupyter_gpugate.core.learning.estimation import (
     provisional_charge,
     settled_charge,
 )
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.requests import Family, Hints, Setting
+from jupyter_gpugate.core.resources import (
     GB,
     MB,
     RAM,
     VRAM,
-    Estimate,
-    EstimateTerm,
-    Family,
-    Hints,
     HolderKind,
-    Observation,
-    Origin,
-    Setting,
 )
 from tests.observed import A100, EDITED, FAMILY, SETTING, failed, ran, ran_out, with_setting
 

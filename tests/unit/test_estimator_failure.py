@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.core.admission import needs
-from jupyter_gpugate.core.model import GB, RAM, Basis
+from jupyter_gpugate.core.requests import Basis
+from jupyter_gpugate.core.resources import GB, RAM
 from jupyter_gpugate.gate.simulation.twins import Behaviour, ramp
 from tests.simulated import CheckedSimulation, devices
 

@@ -9,8 +9,8 @@ import pytest
 from jupyter_gpugate.core.decisions import Check, Reason
 from jupyter_gpugate.core.explaining.explain import explain, megabytes, resource_words
 from jupyter_gpugate.core.memory.holding import observe
-from jupyter_gpugate.core.model import GB, MB, RAM, Device, KernelProcess, ProcessKey
-from jupyter_gpugate.core.state import MACHINE
+from jupyter_gpugate.core.resources import GB, MACHINE, MB, RAM
+from jupyter_gpugate.core.samples import Device, KernelProcess, ProcessKey
 from tests.states import GPU, NOW, board, gate, process, sample
 
 FIT = {

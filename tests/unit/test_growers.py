@@ -10,8 +10,11 @@ import pytest
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.memory.growers import growth_words, who_grew
 from jupyter_gpugate.core.memory.holding import observe
-from jupyter_gpugate.core.model import GB, MB, AttemptOutcome, ProcessKey
-from jupyter_gpugate.core.state import GateState, Rise, Who
+from jupyter_gpugate.core.reports import AttemptOutcome
+from jupyter_gpugate.core.resources import GB, MB
+from jupyter_gpugate.core.samples import ProcessKey
+from jupyter_gpugate.core.shares import Rise, Who
+from jupyter_gpugate.core.state import GateState
 from tests.states import GPU, NOW, beat, finish, gate, key_of, process, request, sample, start
 
 OTHER = ProcessKey(70, 7)

@@ -9,12 +9,14 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.decisions import Check, Earmark
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.model import GB, MB, RAM, Basis
-from jupyter_gpugate.core.state import GateState, Lingering, Traits, Usage
+from jupyter_gpugate.core.leases import Lingering, Usage
+from jupyter_gpugate.core.requests import Basis
+from jupyter_gpugate.core.resources import GB, MB, RAM
+from jupyter_gpugate.core.state import GateState, Traits
 from tests.states import GPU, NOW, board, finish, gate, granted_to, reasons, request, sample, start
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.model import Request
+    from jupyter_gpugate.core.requests import Request
 
 LONG_AGO = NOW - 700
 TWO = [board(0), board(1)]

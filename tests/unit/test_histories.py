@@ -10,15 +10,10 @@ import pytest
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
-from jupyter_gpugate.core.model import (
-    GB,
-    MB,
-    AttemptOutcome,
-    Fault,
-    Hints,
-    KernelProcess,
-    Setting,
-)
+from jupyter_gpugate.core.reports import AttemptOutcome
+from jupyter_gpugate.core.requests import Hints, Setting
+from jupyter_gpugate.core.resources import GB, MB
+from jupyter_gpugate.core.samples import Fault, KernelProcess
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.simulation.twins import Behaviour, Simulation, ramp
 from tests.naive import decide_one_by_one
@@ -28,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from jupyter_gpugate.core.decisions import Refusal
-    from jupyter_gpugate.core.model import ProcessKey
+    from jupyter_gpugate.core.samples import ProcessKey
     from jupyter_gpugate.core.state import GroupKey
 
 #: Parts that several workers can share.

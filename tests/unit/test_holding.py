@@ -9,18 +9,14 @@ import pytest
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.leases import Usage
 from jupyter_gpugate.core.memory.growth import grown
 from jupyter_gpugate.core.memory.holding import observe
-from jupyter_gpugate.core.model import (
-    GB,
-    MB,
-    RAM,
-    Basis,
-    ProcessKey,
-    ReaderHealth,
-    ResourceAttribution,
-)
-from jupyter_gpugate.core.state import GateState, Growth, Traits, Usage
+from jupyter_gpugate.core.requests import Basis
+from jupyter_gpugate.core.resources import GB, MB, RAM
+from jupyter_gpugate.core.samples import ProcessKey, ReaderHealth
+from jupyter_gpugate.core.shares import Growth, ResourceAttribution
+from jupyter_gpugate.core.state import GateState, Traits
 from tests.states import (
     GPU,
     NOW,
@@ -37,7 +33,7 @@ from tests.states import (
 )
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.model import Process, Sample
+    from jupyter_gpugate.core.samples import Process, Sample
 
 SUPERVISOR, WORKER = key_of("run"), key_of("run", 1)
 NEVER = 1 << 60

@@ -9,8 +9,16 @@ import pytest
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.impossible import Impossible, impossible
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.model import GB, MB, RAM, VRAM, Device, Hints, Observation
+from jupyter_gpugate.core.requests import Hints
+from jupyter_gpugate.core.resources import (
+    GB,
+    MB,
+    RAM,
+    VRAM,
+)
+from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.core.state import GateState, Traits
 from tests.states import GPU, board, gate, request, sample
 

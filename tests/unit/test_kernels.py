@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_gpugate.core.model import Process
+from jupyter_gpugate.core.samples import Process
 from jupyter_gpugate.gate.machine.kernels import Kernels, UserNames, is_kernel, session_name
 
 FILE = "/run/user/1000/jupyter/kernel-1f0c9e5a.json"

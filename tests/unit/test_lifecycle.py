@@ -8,26 +8,28 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.flow.draft import ENDED_KEPT
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.reports import (
+    AttemptOutcome,
+    EndReport,
+    Phase,
+    RunEnd,
+    RunReport,
+)
+from jupyter_gpugate.core.requests import Basis
+from jupyter_gpugate.core.resources import (
     GB,
     MB,
     RAM,
     VRAM,
-    AttemptOutcome,
-    Basis,
-    EndReport,
-    Observation,
-    Phase,
-    RunEnd,
-    RunReport,
 )
 from jupyter_gpugate.core.state import GateState
 from tests.states import BOOT, GPU, NOW, beat, board, finish, gate, grant, key_of, request, start
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.state import Lease
+    from jupyter_gpugate.core.leases import Lease
 
 FENCE: Final = 1
 LATER: Final = NOW + 10

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jupyter_gpugate.core.model import Fault, Process, RamReading
+from jupyter_gpugate.core.samples import Fault, Process, RamReading
 from jupyter_gpugate.gate.machine.reader import MachineReader
 from tests.fake_proc import MB, FakeProc, gone_is_gone, open_descriptors
 

@@ -14,7 +14,9 @@ from jupyter_gpugate.core.admission.masks import mask_of, told, visible
 from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.decisions import Check
 from jupyter_gpugate.core.explaining.snapshot import queued_row
-from jupyter_gpugate.core.model import GB, Device, Request
+from jupyter_gpugate.core.requests import Request
+from jupyter_gpugate.core.resources import GB
+from jupyter_gpugate.core.samples import Device
 from tests.states import NOW, board, gate, granted_to, reasons, request, sample
 
 CUT = replace(board(2), uuid="GPU-cut", mig_enabled=True)

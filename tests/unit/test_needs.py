@@ -9,11 +9,14 @@ import pytest
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
+from jupyter_gpugate.core.estimates import Origin
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.explaining.waiting import queued_row
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.memory.holding import observe
-from jupyter_gpugate.core.model import GB, VRAM, Device, Observation, Origin
-from jupyter_gpugate.core.state import MACHINE, GateState
+from jupyter_gpugate.core.resources import GB, MACHINE, VRAM
+from jupyter_gpugate.core.samples import Device
+from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.faces import words
 from tests.states import NOW, board, gate, request, sample
 

@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.learning.observations import sedimented
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.leases import Usage
+from jupyter_gpugate.core.reports import AttemptOutcome
+from jupyter_gpugate.core.requests import Enforcement
+from jupyter_gpugate.core.resources import (
     GB,
     MB,
     RAM,
     VRAM,
-    AttemptOutcome,
-    Enforcement,
-    Observation,
 )
-from jupyter_gpugate.core.state import GateState, Usage
+from jupyter_gpugate.core.state import GateState
 from tests.states import GPU, NOW, beat, board, finish, gate, request, start
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.model import Request
+    from jupyter_gpugate.core.requests import Request
 
 END = NOW + 100
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from jupyter_gpugate.core.admission.placement import bind, place
 from jupyter_gpugate.core.admission.room import Room
-from jupyter_gpugate.core.model import GB
+from jupyter_gpugate.core.resources import GB
 from tests.states import board
 
 

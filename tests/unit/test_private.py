@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpugate.core.codec import to_json
-from jupyter_gpugate.core.model import Setting
 from jupyter_gpugate.core.private import digest_of, is_digest, scrubbed, without_values
+from jupyter_gpugate.core.requests import Setting
 
 PAIRS = st.lists(st.tuples(st.text(), st.text()), max_size=4)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.model import Setting
+from jupyter_gpugate.core.requests import Setting
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.runs.requests import request_of, spec_of
 

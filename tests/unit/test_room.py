@@ -11,8 +11,16 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.room import Room, earmark, machine_reason, rooms
 from jupyter_gpugate.core.decisions import Check, Earmark
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.model import GB, MB, RAM, Device, Fault, ReaderHealth, Sample
-from jupyter_gpugate.core.state import MACHINE, GateState, Growth, Lingering, Traits, Usage
+from jupyter_gpugate.core.leases import Lingering, Usage
+from jupyter_gpugate.core.resources import GB, MACHINE, MB, RAM
+from jupyter_gpugate.core.samples import (
+    Device,
+    Fault,
+    ReaderHealth,
+    Sample,
+)
+from jupyter_gpugate.core.shares import Growth
+from jupyter_gpugate.core.state import GateState, Traits
 from tests.simulated import GPU_IS_LOST
 from tests.states import GPU, NOW, gate, request, sample, start
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.model import ProcessKey
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.gate.journal import rows
 from jupyter_gpugate.gate.journal.rows import Written, on_this_boot
 from tests.journalled import BOOT, requested

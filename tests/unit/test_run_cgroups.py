@@ -13,7 +13,8 @@ from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.admission.room import earmark, ram_in, rooms
 from jupyter_gpugate.core.decisions import Check, Earmark
 from jupyter_gpugate.core.explaining.explain import explain
-from jupyter_gpugate.core.model import GB, MB, RAM, CgroupReading, Sample
+from jupyter_gpugate.core.resources import GB, MB, RAM
+from jupyter_gpugate.core.samples import CgroupReading, Sample
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.machine.cgroups import CgroupRoom, Cgroups
 from jupyter_gpugate.gate.machine.reader import MachineReader

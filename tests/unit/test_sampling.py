@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from jupyter_gpugate.core.model import ReaderHealth
+from jupyter_gpugate.core.samples import ReaderHealth
 from jupyter_gpugate.gate import sampling
 from jupyter_gpugate.gate.sampling import BEAT_S, ReadsGpus, ReadsMachine, Sampler
 

@@ -6,18 +6,11 @@ import pytest
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Check
-from jupyter_gpugate.core.model import (
-    GB,
-    MB,
-    RAM,
-    AttemptOutcome,
-    Basis,
-    Fault,
-    Hints,
-    RunEnd,
-    Setting,
-)
-from jupyter_gpugate.core.state import MACHINE, Traits
+from jupyter_gpugate.core.reports import AttemptOutcome, RunEnd
+from jupyter_gpugate.core.requests import Basis, Hints, Setting
+from jupyter_gpugate.core.resources import GB, MACHINE, MB, RAM
+from jupyter_gpugate.core.samples import Fault
+from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.simulation.twins import Behaviour, ramp
 from tests.simulated import CheckedSimulation, devices
 

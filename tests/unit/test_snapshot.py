@@ -12,6 +12,7 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.codec import ProtocolError
 from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.explaining.snapshot import (
     inputs_of,
     reason_rows,
@@ -21,16 +22,9 @@ from jupyter_gpugate.core.explaining.snapshot import (
 )
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.memory.holding import observe
-from jupyter_gpugate.core.model import (
-    GB,
-    MB,
-    RAM,
-    Fault,
-    KernelProcess,
-    KernelRef,
-    Observation,
-    ProcessKey,
-)
+from jupyter_gpugate.core.requests import KernelRef
+from jupyter_gpugate.core.resources import GB, MB, RAM
+from jupyter_gpugate.core.samples import Fault, KernelProcess, ProcessKey
 from jupyter_gpugate.core.state import GateState, Traits
 from tests.states import (
     BOOT,
@@ -47,7 +41,8 @@ from tests.states import (
 )
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.model import Request, Sample
+    from jupyter_gpugate.core.requests import Request
+    from jupyter_gpugate.core.samples import Sample
 
 KERNEL, EDITOR = ProcessKey(300, 3000), ProcessKey(400, 4000)
 SUPERVISOR, WORKER = key_of("run"), key_of("run", 1)

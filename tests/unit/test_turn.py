@@ -13,8 +13,10 @@ from jupyter_gpugate.core.decisions import Check, Decisions
 from jupyter_gpugate.core.flow import turn as turn_module
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.flow.turn import Happened, Turn, take_turn
-from jupyter_gpugate.core.model import GB, RAM, Fault, Sample
-from jupyter_gpugate.core.state import GateState, Usage
+from jupyter_gpugate.core.leases import Usage
+from jupyter_gpugate.core.resources import GB, RAM
+from jupyter_gpugate.core.samples import Fault, Sample
+from jupyter_gpugate.core.state import GateState
 from tests.states import GPU, NOW, finish, gate, key_of, request, sample, start
 
 if TYPE_CHECKING:

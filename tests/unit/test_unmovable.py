@@ -9,11 +9,12 @@ import pytest
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.memory.attribution import HUGE_PAGES, SHARED_MEMORY
 from jupyter_gpugate.core.memory.holding import observe
-from jupyter_gpugate.core.model import GB, MB, RAM, ResourceAttribution
+from jupyter_gpugate.core.resources import GB, MB, RAM
+from jupyter_gpugate.core.shares import ResourceAttribution
 from tests.states import NOW, beat, gate, key_of, process, request, sample, start
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.model import Sample
+    from jupyter_gpugate.core.samples import Sample
     from jupyter_gpugate.core.state import GateState
 
 TOTAL = 64 * GB

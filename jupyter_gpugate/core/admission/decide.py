@@ -18,8 +18,19 @@ from jupyter_gpugate.core.admission.masks import Mask, visible
 from jupyter_gpugate.core.admission.needs import needs_of
 from jupyter_gpugate.core.admission.room import machine_reason, rooms
 from jupyter_gpugate.core.decisions import Decisions, Refusal
-from jupyter_gpugate.core.model import Basis, Enforcement, Grant, Request, Sample
-from jupyter_gpugate.core.state import GateState, GroupKey, Queued, key_of
+from jupyter_gpugate.core.requests import (
+    Basis,
+    Enforcement,
+    Grant,
+    Request,
+)
+from jupyter_gpugate.core.samples import Sample
+from jupyter_gpugate.core.state import (
+    GateState,
+    GroupKey,
+    Queued,
+    key_of,
+)
 
 
 def decide(state: GateState, sample: Sample, now: float) -> Decisions:

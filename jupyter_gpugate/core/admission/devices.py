@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Optional
 
-from jupyter_gpugate.core.model import Device
-from jupyter_gpugate.core.state import MACHINE, GateState, Lock
+from jupyter_gpugate.core.resources import MACHINE
+from jupyter_gpugate.core.samples import Device
+from jupyter_gpugate.core.state import GateState, Lock
 
 Inventory = Mapping[str, Device]
 

@@ -9,7 +9,7 @@ from jupyter_gpugate.core.admission.checks import Asks, Look, look, ram_of
 from jupyter_gpugate.core.admission.placement import bind
 from jupyter_gpugate.core.admission.room import Room, earmark
 from jupyter_gpugate.core.decisions import Check, Earmark, Refusal
-from jupyter_gpugate.core.model import RAM
+from jupyter_gpugate.core.resources import RAM
 
 
 class Heads:

@@ -8,9 +8,11 @@ from typing import Optional
 
 from jupyter_gpugate.core.admission.masks import told, visible
 from jupyter_gpugate.core.admission.needs import needs_of
+from jupyter_gpugate.core.estimates import TermNeed
 from jupyter_gpugate.core.explaining.explain import megabytes
-from jupyter_gpugate.core.model import Basis, Device, Request, Sample
-from jupyter_gpugate.core.state import GateState, TermNeed
+from jupyter_gpugate.core.requests import Basis, Request
+from jupyter_gpugate.core.samples import Device, Sample
+from jupyter_gpugate.core.state import GateState
 
 _FIELDS = {"RAM": "hints.ram_bytes", "GPU memory": "hints.vram_bytes"}
 

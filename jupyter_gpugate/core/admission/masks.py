@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Optional
 
 from jupyter_gpugate.core.admission.devices import name_of
-from jupyter_gpugate.core.model import Device
+from jupyter_gpugate.core.samples import Device
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 #: The entries of a mask that may name a device; None: there is no mask.

@@ -7,21 +7,21 @@ from dataclasses import replace
 from typing import Optional
 
 from jupyter_gpugate.core.admission.masks import Mask, visible
-from jupyter_gpugate.core.learning.calibration import Calibration
-from jupyter_gpugate.core.learning.estimation import estimate
-from jupyter_gpugate.core.model import (
-    RAM,
-    VRAM,
-    Basis,
-    Device,
+from jupyter_gpugate.core.estimates import (
+    NO_ESTIMATE,
     Estimate,
+    Estimates,
     EstimateTerm,
-    HolderKind,
+    Needs,
     Origin,
-    Request,
-    Setting,
+    TermNeed,
 )
-from jupyter_gpugate.core.state import NO_ESTIMATE, Estimates, GateState, Needs, TermNeed
+from jupyter_gpugate.core.evidence import Calibration
+from jupyter_gpugate.core.learning.estimation import estimate
+from jupyter_gpugate.core.requests import Basis, Request, Setting
+from jupyter_gpugate.core.resources import RAM, VRAM, HolderKind
+from jupyter_gpugate.core.samples import Device
+from jupyter_gpugate.core.state import GateState
 
 
 def models_of(inventory: Mapping[str, Device]) -> dict[str, Device]:

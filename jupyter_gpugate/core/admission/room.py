@@ -9,18 +9,17 @@ from typing import Callable, Optional
 
 from jupyter_gpugate.core.admission.devices import lock_on
 from jupyter_gpugate.core.decisions import Check, Earmark, Reason
+from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.memory.settling import holds_watch_slot, is_overrun
-from jupyter_gpugate.core.model import (
-    GB,
-    MB,
-    RAM,
+from jupyter_gpugate.core.resources import GB, MACHINE, MB, RAM
+from jupyter_gpugate.core.samples import (
     CgroupReading,
     Device,
     DeviceReading,
     RamReading,
     Sample,
 )
-from jupyter_gpugate.core.state import MACHINE, GateState, Lease
+from jupyter_gpugate.core.state import GateState
 
 RAM_FLOOR_BYTES = 2 * GB
 RAM_FLOOR_SHARE = 0.04

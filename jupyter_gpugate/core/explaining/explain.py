@@ -6,8 +6,8 @@ from typing import Callable
 
 from jupyter_gpugate.core.admission.devices import name_of
 from jupyter_gpugate.core.decisions import Check, Reason
-from jupyter_gpugate.core.model import MB, RAM, HolderKind
-from jupyter_gpugate.core.state import MACHINE, GateState
+from jupyter_gpugate.core.resources import MACHINE, MB, RAM, HolderKind
+from jupyter_gpugate.core.state import GateState
 
 HELD_BY_THIS_NOTEBOOK = "held_by_this_notebook"
 #: How many external holders a sentence names.

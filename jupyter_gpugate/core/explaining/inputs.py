@@ -7,13 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from jupyter_gpugate.core.codec import from_json, to_json
-from jupyter_gpugate.core.model import Device, DeviceReading, RamReading, ReaderHealth, Sample
+from jupyter_gpugate.core.leases import Lease, Lingering
+from jupyter_gpugate.core.samples import (
+    Device,
+    DeviceReading,
+    RamReading,
+    ReaderHealth,
+    Sample,
+)
+from jupyter_gpugate.core.shares import Growth
 from jupyter_gpugate.core.state import (
     GateState,
     GroupKey,
-    Growth,
-    Lease,
-    Lingering,
     Lock,
     Queued,
     Traits,

@@ -9,9 +9,10 @@ from typing import Optional
 
 from jupyter_gpugate.core.admission.needs import setting_on
 from jupyter_gpugate.core.decisions import Check, Reason
-from jupyter_gpugate.core.learning.calibration import Track
-from jupyter_gpugate.core.model import RAM
-from jupyter_gpugate.core.state import GateState, Lease
+from jupyter_gpugate.core.evidence import Track
+from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.resources import RAM
+from jupyter_gpugate.core.state import GateState
 
 
 def expected_ends(state: GateState) -> dict[str, float]:

@@ -16,15 +16,11 @@ from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.explaining.inputs import inputs_of, replay
 from jupyter_gpugate.core.explaining.waiting import WaitingRows, queued_row, reason_rows
-from jupyter_gpugate.core.model import (
-    RAM,
-    VRAM,
-    HolderKind,
-    ReaderHealth,
-    ResourceAttribution,
-    Sample,
-)
-from jupyter_gpugate.core.state import GateState, Lease, Lingering
+from jupyter_gpugate.core.leases import Lease, Lingering
+from jupyter_gpugate.core.resources import RAM, VRAM, HolderKind
+from jupyter_gpugate.core.samples import ReaderHealth, Sample
+from jupyter_gpugate.core.shares import ResourceAttribution
+from jupyter_gpugate.core.state import GateState
 
 __all__ = ["inputs_of", "queued_row", "reason_rows", "replay", "running_row", "snapshot"]
 

@@ -15,7 +15,7 @@ from jupyter_gpugate.core.explaining.explain import (
     resource_words,
 )
 from jupyter_gpugate.core.explaining.outlook import eta_s, expected_ends
-from jupyter_gpugate.core.model import Holder, HolderKind
+from jupyter_gpugate.core.resources import Holder, HolderKind
 from jupyter_gpugate.core.state import GateState, GroupKey, Queued
 
 

@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.explaining.explain import explain
+from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.memory.lingering import is_there
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.reports import (
     AttemptOutcome,
     EndReport,
-    Holder,
-    HolderKind,
     Phase,
     RunEnd,
-    Sample,
 )
-from jupyter_gpugate.core.state import GateState, Lease
+from jupyter_gpugate.core.resources import Holder, HolderKind
+from jupyter_gpugate.core.samples import Sample
+from jupyter_gpugate.core.state import GateState
 
 
 def due(state: GateState, sample: Sample, last: Decisions, now: float) -> Iterable[ev.Event]:

@@ -7,8 +7,15 @@ from dataclasses import replace
 from typing import Any, Callable, Optional
 
 from jupyter_gpugate.core.admission.needs import needs_of
-from jupyter_gpugate.core.model import Request
-from jupyter_gpugate.core.state import Ended, Estimates, GateState, GroupKey, Lease, Needs, Queued
+from jupyter_gpugate.core.estimates import Estimates, Needs
+from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.requests import Request
+from jupyter_gpugate.core.state import (
+    Ended,
+    GateState,
+    GroupKey,
+    Queued,
+)
 
 #: How many ended runs the gate remembers for their run sides to read.
 ENDED_KEPT = 1000

@@ -8,10 +8,19 @@ from typing import Any, Callable, Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.needs import estimate_for
+from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.flow.draft import Draft
+from jupyter_gpugate.core.leases import Lease, Lingering, Usage
 from jupyter_gpugate.core.memory.growers import FAILURES, others_of
-from jupyter_gpugate.core.model import RAM, AttemptOutcome, Estimate, Peaks, Phase, RunEnd
-from jupyter_gpugate.core.state import Ended, Lease, Lingering, Queued, Share, Usage
+from jupyter_gpugate.core.reports import (
+    AttemptOutcome,
+    Peaks,
+    Phase,
+    RunEnd,
+)
+from jupyter_gpugate.core.resources import RAM
+from jupyter_gpugate.core.shares import Share
+from jupyter_gpugate.core.state import Ended, Queued
 
 #: What a run becomes when its attempt ends so; None: it queues again.
 RUN_END: Mapping[AttemptOutcome, Optional[RunEnd]] = {

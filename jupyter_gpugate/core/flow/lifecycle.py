@@ -12,8 +12,9 @@ from typing import Any, Callable, Optional
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow import leases, registry
 from jupyter_gpugate.core.flow.draft import Draft
-from jupyter_gpugate.core.model import Phase
-from jupyter_gpugate.core.state import Ended, GateState, Lease, Queued
+from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.reports import Phase
+from jupyter_gpugate.core.state import Ended, GateState, Queued
 
 
 def apply(state: GateState, events: Iterable[ev.Event]) -> GateState:

@@ -9,7 +9,7 @@ from typing import Any, Callable
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow.draft import Draft
 from jupyter_gpugate.core.learning.calibration import forget, sediment
-from jupyter_gpugate.core.model import Request
+from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.core.state import Lock
 
 

@@ -17,7 +17,7 @@ from jupyter_gpugate.core.flow.deadlines import due
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.learning.observations import sedimented
 from jupyter_gpugate.core.memory.holding import observe
-from jupyter_gpugate.core.model import Sample
+from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import GateState
 
 #: After a gap this long the gate was stopped or asleep: it measures first and expires nothing.

@@ -17,72 +17,18 @@ estimate of the tracks that stay.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
-from jupyter_gpugate.core.model import RAM, Enforcement, Family, Observation, Setting
+from jupyter_gpugate.core.evidence import WINDOW, Calibration, Observation, Track
+from jupyter_gpugate.core.requests import Setting
+from jupyter_gpugate.core.resources import RAM
 
-#: Complete observations that a need is read from; an outlier is gone after so many.
-WINDOW: Final = 10
 TRACKS_PER_NAME: Final = 128
 #: Settings that have to agree, and how closely, before a parameter counts as irrelevant.
 ALIKE_SETTINGS: Final = 3
 ALIKE_SPREAD: Final = 0.05
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the observations of one setting prove together (bytes)."""
-
-    complete: tuple[Observation, ...]  # the last ten, newest first
-    bound_bytes: int  # greatest lower bound that no later enforced cap has refuted
-    oom_bytes: int  # greatest out-of-memory figure since the last complete one, else 0
-    cap_bytes: int | None  # least enforced cap that sufficed since the last out-of-memory
-    #: The most that grew and shrank elsewhere with attempts since the last complete one.
-    elsewhere_bytes: int = 0
-
-    @property
-    def greatest(self) -> Observation:
-        """The complete observation with the greatest peak; the newest of equals."""
-        return max(self.complete, key=lambda observation: observation.peak_bytes)
-
-    @property
-    def peaks(self) -> tuple[int, ...]:
-        return tuple(observation.peak_bytes for observation in self.complete)
-
-
-@dataclass(frozen=True)
-class Track:
-    """One family in one setting on one resource: its observations, oldest first."""
-
-    family: Family
-    setting: Setting
-    resource: str
-    observations: tuple[Observation, ...]
-
-    @cached_property
-    def evidence(self) -> Evidence:
-        """What this track proves; computed once, as a track never changes."""
-        return weigh(self.observations)
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """All observations that still count; a new value per change, sharing what did not change."""
-
-    names: Mapping[tuple[str, str], tuple[Track, ...]] = field(default_factory=dict)
-
-    def tracks(self, owner: str, name: str) -> tuple[Track, ...]:
-        """Return the tracks of one owner's name, the one observed last at the end."""
-        return self.names.get((owner, name), ())
-
-    def observations(self) -> Iterator[Observation]:
-        """Everything kept, in an order from which `from_observations` builds the same again."""
-        for tracks in self.names.values():
-            for track in tracks:
-                yield from track.observations
 
 
 def sediment(calibration: Calibration, observation: Observation) -> Calibration:
@@ -118,29 +64,6 @@ def setting_on(resource: str, setting: Setting) -> Setting:
     if resource == RAM and setting.device_model is not None:
         return replace(setting, device_model=None)
     return setting
-
-
-def weigh(observations: Sequence[Observation]) -> Evidence:
-    """Read the evidence off observations of one setting, given oldest first."""
-    complete: list[Observation] = []
-    bound, oom, cap, oom_later, elsewhere = 0, 0, None, False, 0
-    for observation in reversed(observations):
-        if observation.complete:
-            if len(complete) < WINDOW:
-                complete.append(observation)
-            enforced = _enforced_cap(observation)
-            if enforced is not None and not oom_later:
-                cap = enforced if cap is None else min(cap, enforced)
-            continue
-        if not complete:
-            elsewhere = max(elsewhere, observation.elsewhere_bytes or 0)
-        if observation.oom_at_bytes is not None:
-            oom_later = True
-            oom = oom if complete else max(oom, observation.oom_at_bytes)
-        if len(complete) < WINDOW:
-            shown = _bound(observation)
-            bound = max(bound, shown if cap is None else min(shown, cap))
-    return Evidence(tuple(complete), bound, oom, cap, elsewhere)
 
 
 def irrelevant_parameters(tracks: Sequence[Track]) -> tuple[str, ...]:
@@ -216,7 +139,7 @@ def _telling(gap: Sequence[Observation]) -> list[Observation]:
     """Pick the most that incomplete observations in a row have to say."""
     if not gap:
         return []
-    bound = max(gap, key=_bound)
+    bound = max(gap, key=lambda observation: observation.bound_bytes)
     oom = max(gap, key=lambda observation: observation.oom_at_bytes or 0)
     elsewhere = max(gap, key=lambda observation: observation.elsewhere_bytes or 0)
     told = [bound]
@@ -235,18 +158,10 @@ def _tightest(
     for index in range(len(complete) - 1, -1, -1):
         if any(o.oom_at_bytes is not None for o in gaps[index + 1]):
             break
-        enforced = _enforced_cap(complete[index])
+        enforced = complete[index].enforced_cap_bytes
         if enforced is not None and (cap is None or enforced < cap):
             cap, tightest = enforced, index
     return [complete[tightest]] if tightest is not None and tightest < old else []
-
-
-def _bound(observation: Observation) -> int:
-    return max(observation.peak_bytes, observation.oom_at_bytes or 0)
-
-
-def _enforced_cap(observation: Observation) -> int | None:
-    return observation.cap_bytes if observation.enforcement is Enforcement.ENFORCED else None
 
 
 def _groups(tracks: Sequence[Track], names: Collection[str]) -> list[list[Track]]:

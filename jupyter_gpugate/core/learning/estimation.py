@@ -15,13 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Optional
 
-from jupyter_gpugate.core.learning.calibration import (
-    Calibration,
-    Track,
-    irrelevant_parameters,
-    setting_on,
-    without,
-)
+from jupyter_gpugate.core.estimates import Estimate, EstimateTerm, Origin
+from jupyter_gpugate.core.evidence import Calibration, Track
+from jupyter_gpugate.core.learning.calibration import irrelevant_parameters, setting_on, without
 from jupyter_gpugate.core.learning.scaling import (
     GREATEST_MARGIN,
     MARGIN_OF_ONE,
@@ -32,17 +28,12 @@ from jupyter_gpugate.core.learning.scaling import (
     in_mb,
     margin_bytes,
 )
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.requests import Family, Hints, Setting
+from jupyter_gpugate.core.resources import (
     GB,
     MB,
     RAM,
-    Estimate,
-    EstimateTerm,
-    Family,
-    Hints,
     HolderKind,
-    Origin,
-    Setting,
 )
 
 MOST_WORKERS: Final = 64

@@ -7,18 +7,15 @@ from typing import NamedTuple, Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.needs import setting_on
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.flow.leases import greater_peaks
+from jupyter_gpugate.core.leases import Lease, Usage
 from jupyter_gpugate.core.memory.elsewhere import risen_elsewhere
-from jupyter_gpugate.core.model import (
-    RAM,
-    VRAM,
-    AttemptOutcome,
-    EndReport,
-    Enforcement,
-    Observation,
-    Sample,
-)
-from jupyter_gpugate.core.state import GateState, Lease, Usage
+from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
+from jupyter_gpugate.core.requests import Enforcement
+from jupyter_gpugate.core.resources import RAM, VRAM
+from jupyter_gpugate.core.samples import Sample
+from jupyter_gpugate.core.state import GateState
 
 #: A stretch without a reading longer than this leaves a peak a lower bound.
 LONGEST_GAP_S = 15.0

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Optional
 
-from jupyter_gpugate.core.learning.calibration import ALIKE_SPREAD, Evidence, Track, weigh
-from jupyter_gpugate.core.model import MB, RAM, Observation, Origin, Setting
+from jupyter_gpugate.core.estimates import Origin
+from jupyter_gpugate.core.evidence import Evidence, Observation, Track, weigh
+from jupyter_gpugate.core.learning.calibration import ALIKE_SPREAD
+from jupyter_gpugate.core.requests import Setting
+from jupyter_gpugate.core.resources import MB, RAM
 
 #: Margins, as shares of the peak: after one observation, after two, and from then on.
 MARGIN_OF_ONE: Final = 0.10

@@ -11,20 +11,20 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Optional
 
 from jupyter_gpugate.core.memory.holders import HolderOf, Holders
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.resources import (
     GB,
     MB,
     RAM,
-    Attribution,
-    DeviceReading,
-    ExternalProcess,
-    GpuProcess,
     Holder,
     HolderKind,
+)
+from jupyter_gpugate.core.samples import (
+    DeviceReading,
+    GpuProcess,
     Process,
-    ResourceAttribution,
     Sample,
 )
+from jupyter_gpugate.core.shares import Attribution, ExternalProcess, ResourceAttribution
 
 #: How many external processes are listed one by one.
 EXTERNAL_LISTED = 50

@@ -10,17 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Optional
 
-from jupyter_gpugate.core.model import (
-    MB,
-    RAM,
-    Attribution,
-    HolderKind,
-    Phase,
-    ProcessBytes,
-    ProcessKey,
-    Sample,
-)
-from jupyter_gpugate.core.state import GateState, Lease
+from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.reports import Phase
+from jupyter_gpugate.core.resources import MB, RAM, HolderKind
+from jupyter_gpugate.core.samples import ProcessBytes, ProcessKey, Sample
+from jupyter_gpugate.core.shares import Attribution
+from jupyter_gpugate.core.state import GateState
 
 #: The least total, the least per process, and the least multiple of what the run held.
 LEAST_BYTES = 256 * MB

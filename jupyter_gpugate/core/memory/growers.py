@@ -7,15 +7,12 @@ from dataclasses import replace
 from typing import Callable, Optional
 
 from jupyter_gpugate.core.explaining.explain import megabytes, resource_words
-from jupyter_gpugate.core.model import (
-    MB,
-    RAM,
-    HolderKind,
-    ResourceAttribution,
-    RunEnd,
-    Sample,
-)
-from jupyter_gpugate.core.state import Ended, GateState, Lease, Rise, Share, Who
+from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.reports import RunEnd
+from jupyter_gpugate.core.resources import MB, RAM, HolderKind
+from jupyter_gpugate.core.samples import Sample
+from jupyter_gpugate.core.shares import ResourceAttribution, Rise, Share, Who
+from jupyter_gpugate.core.state import Ended, GateState
 
 #: Smaller changes are not attributed to anybody.
 LEAST_RISE_BYTES = 64 * MB

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jupyter_gpugate.core.model import HolderKind, ResourceAttribution
-from jupyter_gpugate.core.state import Growth
+from jupyter_gpugate.core.resources import HolderKind
+from jupyter_gpugate.core.shares import Growth, ResourceAttribution
 
 WINDOW_S = 60.0
 MEMORY_S = 600.0

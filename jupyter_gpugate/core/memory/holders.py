@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Optional
 
-from jupyter_gpugate.core.model import Holder, HolderKind, Process, ProcessKey, Sample
+from jupyter_gpugate.core.resources import Holder, HolderKind
+from jupyter_gpugate.core.samples import Process, ProcessKey, Sample
 
 #: How many parents are climbed.
 DEPTH = 24

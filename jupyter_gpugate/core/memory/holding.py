@@ -10,23 +10,22 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.memory import elsewhere, lingering, unmovable
 from jupyter_gpugate.core.memory.attribution import attribute
 from jupyter_gpugate.core.memory.growth import can_be_told, grown
 from jupyter_gpugate.core.memory.settling import settling_events
 from jupyter_gpugate.core.memory.usage import Seen, taken_at_of
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.reports import Phase
+from jupyter_gpugate.core.resources import (
     MB,
     RAM,
-    Attribution,
-    DeviceReading,
     Holder,
     HolderKind,
-    Phase,
-    ProcessKey,
-    Sample,
 )
-from jupyter_gpugate.core.state import GateState, Growth, Lease
+from jupyter_gpugate.core.samples import DeviceReading, ProcessKey, Sample
+from jupyter_gpugate.core.shares import Attribution, Growth
+from jupyter_gpugate.core.state import GateState
 
 #: A peak is journalled when it has grown by this much, or by 2 %, since it last was.
 PEAK_STEP_BYTES = 16 * MB

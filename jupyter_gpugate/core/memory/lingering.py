@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jupyter_gpugate.core.model import Attribution, Holder, HolderKind, ProcessKey, Sample
-from jupyter_gpugate.core.state import GateState, Lingering
+from jupyter_gpugate.core.leases import Lingering
+from jupyter_gpugate.core.resources import Holder, HolderKind
+from jupyter_gpugate.core.samples import ProcessKey, Sample
+from jupyter_gpugate.core.shares import Attribution
+from jupyter_gpugate.core.state import GateState
 
 #: This much of what a gone run held is back: the rest is nobody's to wait for.
 RETURNED_SHARE = 0.95

@@ -7,7 +7,8 @@ from typing import Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.learning.estimation import overrun_charge, settled_charge
-from jupyter_gpugate.core.state import GateState, Lease, Usage
+from jupyter_gpugate.core.leases import Lease, Usage
+from jupyter_gpugate.core.state import GateState
 
 
 def settling_events(state: GateState, lease: Lease, now: float) -> Iterable[ev.Recharged]:

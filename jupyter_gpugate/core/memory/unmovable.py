@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from jupyter_gpugate.core.model import Sample
-from jupyter_gpugate.core.state import GateState, Lease
+from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.samples import Sample
+from jupyter_gpugate.core.state import GateState
 
 
 class Reports(NamedTuple):

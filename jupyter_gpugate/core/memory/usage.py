@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Optional
 
+from jupyter_gpugate.core.leases import Lease, Usage
 from jupyter_gpugate.core.memory.growers import Growers
-from jupyter_gpugate.core.model import (
-    RAM,
-    Attribution,
-    Holder,
-    HolderKind,
-    Phase,
-    ResourceAttribution,
-    Sample,
-)
-from jupyter_gpugate.core.state import GateState, Lease, Usage
+from jupyter_gpugate.core.reports import Phase
+from jupyter_gpugate.core.resources import RAM, Holder, HolderKind
+from jupyter_gpugate.core.samples import Sample
+from jupyter_gpugate.core.shares import Attribution, ResourceAttribution
+from jupyter_gpugate.core.state import GateState
 
 
 def taken_at_of(sample: Sample, resource: str) -> Optional[float]:

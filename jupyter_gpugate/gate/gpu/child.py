@@ -26,7 +26,12 @@ from types import ModuleType
 from typing import Any, cast
 
 from jupyter_gpugate.core.codec import from_json, to_json
-from jupyter_gpugate.core.model import Device, DeviceReading, Fault, ReaderHealth
+from jupyter_gpugate.core.samples import (
+    Device,
+    DeviceReading,
+    Fault,
+    ReaderHealth,
+)
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.gpu.devices import DeviceTable, fault_of, places_of
 from jupyter_gpugate.gate.gpu.pid_namespace import PidNamespace

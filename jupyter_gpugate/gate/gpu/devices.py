@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from jupyter_gpugate.core.model import Device, DeviceReading, Fault
+from jupyter_gpugate.core.samples import Device, DeviceReading, Fault
 from jupyter_gpugate.gate.gpu.lists import FUNCTION_NOT_FOUND, NOT_SUPPORTED, Lists, read_processes
 
 #: Boards that share the machine's RAM, by the name that the driver gives them.  An unknown board

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from jupyter_gpugate.core.model import GpuProcess
+from jupyter_gpugate.core.samples import GpuProcess
 
 KINDS = {"C": "Compute", "G": "Graphics", "M": "MPSCompute"}
 #: The kernel's own upper bound for a pid, whatever this machine's setting.

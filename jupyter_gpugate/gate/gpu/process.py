@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from jupyter_gpugate.core.codec import RUN_MODULE, from_json, to_json
-from jupyter_gpugate.core.model import Device
+from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.gate.gpu.child import SIGN_OF_LIFE, Answer
 
 COMMAND = (sys.executable, "-c", RUN_MODULE, "jupyter_gpugate.gate.gpu.child")

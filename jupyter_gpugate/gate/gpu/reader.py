@@ -10,7 +10,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from jupyter_gpugate.core.model import Device, DeviceReading, Fault, ReaderHealth
+from jupyter_gpugate.core.samples import (
+    Device,
+    DeviceReading,
+    Fault,
+    ReaderHealth,
+)
 from jupyter_gpugate.gate.gpu.child import Answer
 from jupyter_gpugate.gate.gpu.process import NoAnswerError, ReaderProcess
 from jupyter_gpugate.gate.gpu.sight import Sight, clear

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from jupyter_gpugate.core.model import DeviceReading, Fault, ReaderHealth
+from jupyter_gpugate.core.samples import DeviceReading, Fault, ReaderHealth
 
 #: A short gap may end by itself; starting a process costs more.
 FIRST_LOOK_S = 3.0

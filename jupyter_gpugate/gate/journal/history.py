@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.model import Sample
+from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.gate.journal.local_disk import check_own, open_private
 from jupyter_gpugate.gate.loop import GateLoop
 

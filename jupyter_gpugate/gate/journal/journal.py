@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, delete, insert, select
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.model import Observation
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.failpoints import failpoint
 from jupyter_gpugate.gate.journal import retention, rows, schema

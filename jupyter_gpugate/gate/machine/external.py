@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from jupyter_gpugate.core.state import Rise
+from jupyter_gpugate.core.shares import Rise
 from jupyter_gpugate.gate.machine.kernels import UserNames
 
 #: More of a name than anybody reads.

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
-from jupyter_gpugate.core.model import KernelProcess, Process, ProcessKey
+from jupyter_gpugate.core.samples import KernelProcess, Process, ProcessKey
 
 _PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*t?$")
 _CONNECTION_FILE: Final = re.compile(r"kernel-[^/]*\.json$")

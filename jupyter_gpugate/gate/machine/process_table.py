@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final, NamedTuple
 
-from jupyter_gpugate.core.model import MB, KernelProcess, Process
+from jupyter_gpugate.core.resources import MB
+from jupyter_gpugate.core.samples import KernelProcess, Process
 from jupyter_gpugate.gate.machine.kernels import Kernels
 from jupyter_gpugate.gate.machine.statm_files import StatmFiles, is_exhausted, read_text
 

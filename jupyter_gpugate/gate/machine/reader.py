@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from jupyter_gpugate.core.model import (
+from jupyter_gpugate.core.samples import (
     CgroupReading,
     Fault,
     KernelProcess,

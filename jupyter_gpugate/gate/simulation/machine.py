@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from jupyter_gpugate.core.model import (
-    GB,
-    RAM,
+from jupyter_gpugate.core.resources import GB, RAM
+from jupyter_gpugate.core.samples import (
     Device,
     DeviceReading,
     Fault,

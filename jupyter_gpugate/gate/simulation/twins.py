@@ -12,23 +12,24 @@ from dataclasses import dataclass, field
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.flow.turn import Happened, Turn, take_turn
-from jupyter_gpugate.core.model import (
-    GB,
-    VRAM,
+from jupyter_gpugate.core.reports import (
     AttemptOutcome,
     EndReport,
+    Peaks,
+    Phase,
+    RunReport,
+)
+from jupyter_gpugate.core.requests import (
     Enforcement,
     Family,
     Grant,
-    Observation,
-    Peaks,
-    Phase,
     Request,
-    RunReport,
     Setting,
 )
+from jupyter_gpugate.core.resources import GB, VRAM
 from jupyter_gpugate.core.state import GateState, Traits
 from jupyter_gpugate.gate.journal.journal import JournalError
 from jupyter_gpugate.gate.simulation.machine import BOOT, Holding, SimulatedMachine

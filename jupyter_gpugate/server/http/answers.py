@@ -22,7 +22,9 @@ from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.explaining.snapshot import device_words, queued_row, running_row
 from jupyter_gpugate.core.learning.estimation import max_workers
 from jupyter_gpugate.core.learning.scaling import in_mb
-from jupyter_gpugate.core.model import RAM, VRAM, Device, Request
+from jupyter_gpugate.core.requests import Request
+from jupyter_gpugate.core.resources import RAM, VRAM
+from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.gpu.accelerators import unmanaged
 from jupyter_gpugate.gate.loop import GateLoop

@@ -1,0 +1,95 @@
+"""The need of a request, estimated per kind of resource and of device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Optional
+
+from jupyter_gpugate.core.requests import Basis
+from jupyter_gpugate.core.resources import HolderKind
+
+
+class Origin(str, Enum):
+    """Where a number of an estimate comes from."""
+
+    MEASURED = "measured"
+    FITTED = "fitted"
+    SCALED = "scaled"
+    HINT = "hint"
+
+
+@dataclass(frozen=True)
+class EstimateTerm:
+    """The need of one holder on one kind of resource; ``need_bytes`` None is a gap."""
+
+    resource: str  # RAM or VRAM (per device)
+    holder: HolderKind
+    need_bytes: Optional[int]
+    origin: Optional[Origin] = None
+    peak_bytes: Optional[int] = None
+    margin_bytes: int = 0
+    n: int = 0  # complete observations behind it
+    note: str = ""  # "fitted over workers 1, 2, 4"; "saturated: the peak itself"; ...
+    lower_bound_bytes: int = 0  # greatest peak of attempts that do not set a need
+    prior_bytes: Optional[int] = None  # what older sources of the same name needed
+    device_model: str = ""  # of which kind of device it is told, where the machine has several
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Need per term; a term without a number makes the total of its resource None."""
+
+    terms: tuple[EstimateTerm, ...]
+    ignored_parameters: tuple[str, ...] = ()  # shown not to matter
+
+    def total_bytes(self, resource: str) -> Optional[int]:
+        needs = [t.need_bytes for t in self.terms if t.resource == resource]
+        known = [n for n in needs if n is not None]
+        return sum(known) if len(known) == len(needs) else None
+
+    def known_bytes(self, resource: str) -> int:
+        return sum(t.need_bytes or 0 for t in self.terms if t.resource == resource)
+
+    def gaps(self) -> tuple[str, ...]:
+        return tuple(f"{t.resource}:{t.holder.value}" for t in self.terms if t.need_bytes is None)
+
+    def term(self, resource: str) -> EstimateTerm:
+        """The run's own term on one kind of resource."""
+        for term in self.terms:
+            if term.resource == resource and term.holder is HolderKind.RUN:
+                return term
+        raise KeyError(resource)
+
+
+class TermNeed(NamedTuple):
+    """What admission must know of one term: a number with its rung, or what bounds a guess."""
+
+    need_bytes: Optional[int]
+    basis: Basis
+    prior_bytes: Optional[int]
+    lower_bound_bytes: int
+    peak_bytes: Optional[int] = None  # the number without its margin
+
+
+#: Nothing is known: the run is watched.
+UNKNOWN = TermNeed(None, Basis.WATCH, None, 0)
+
+
+class Needs(NamedTuple):
+    """A request's need of RAM and, per device model, of each of its devices."""
+
+    ram: TermNeed
+    vram: tuple[tuple[str, TermNeed], ...]
+
+    def on(self, model: str) -> TermNeed:
+        for name, need in self.vram:
+            if name == model:
+                return need
+        return UNKNOWN
+
+
+NO_NEEDS = Needs(UNKNOWN, ())
+NO_ESTIMATE = Estimate(())
+#: The estimates of a request by kind of device; "" for RAM only.
+Estimates = tuple[tuple[str, Estimate], ...]

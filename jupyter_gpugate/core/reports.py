@@ -1,0 +1,79 @@
+"""Reports of a run's supervisor: its phase, its memory, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Optional
+
+
+class Phase(str, Enum):
+    """Where a live attempt stands."""
+
+    GRANTED = "granted"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+
+
+class AttemptOutcome(str, Enum):
+    """How an attempt ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    OOM = "oom"
+    EVICTED = "evicted"
+    LOST = "lost"
+    NOT_STARTED = "not_started"
+
+
+class RunEnd(str, Enum):
+    """How a run ended; a terminal state never changes."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+    OOM = "oom"
+    LOST = "lost"
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a supervisor measured of its own run; None or absent: it could not."""
+
+    #: Over the tree: Pss_Anon + Pss_Shmem + SwapPss, locked file pages, files in memory.
+    ram_held_bytes: Optional[int] = None
+    ram_shared_bytes: int = 0  # of that: what `statm` does not tell from files on a disk
+    ram_age_s: float = 0.0
+    mapped_bytes: Optional[int] = None  # shown, never charged
+    vram_held_bytes: Mapping[str, int] = field(default_factory=dict)  # framework's own, by UUID
+    device_overhead_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """The greatest a run held, by the meters of its own side."""
+
+    ram_bytes: Optional[int] = None
+    ram_meter: str = ""  # "pss" or "rss"
+    ram_covered: bool = False  # a high-water mark covers any stretch without a reading
+    vram_bytes: Mapping[str, int] = field(default_factory=dict)  # framework's own peak, by UUID
+    vram_covered: bool = False
+
+
+@dataclass(frozen=True)
+class EndReport:
+    """How a supervisor says that its run ended."""
+
+    outcome: AttemptOutcome
+    reason: str = ""  # "time_limit", "exit 3", "signal 9", ...
+    exit_code: Optional[int] = None
+    episodes_done: int = 0
+    peaks: Peaks = Peaks()
+    duration_s: Optional[float] = None
+    oom_resource: Optional[str] = None  # "vram", "ram" or "shm" when the evidence says so
+    oom_evidence: str = ""  # "own_cap", "device_full", "host_oom_killer", "shm_full"

@@ -1,0 +1,120 @@
+"""Requests of the run side, and the grants that answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Optional
+
+from jupyter_gpugate.core.resources import RAM
+from jupyter_gpugate.core.samples import ProcessKey
+
+
+class Basis(str, Enum):
+    """The rung of the trust ladder that a run was admitted by, per resource."""
+
+    CALIBRATED = "calibrated"
+    HINT = "hint"
+    WATCH = "watch"
+    DECLARED = "declared"
+
+
+class Enforcement(str, Enum):
+    """How far a cap binds the run."""
+
+    ENFORCED = "enforced"
+    ADVISED = "advised"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Family:
+    """What one body of observations is about."""
+
+    owner: str
+    name: str
+    source_hash: str
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The circumstances of an observation; ``device_model`` counts for GPU terms only."""
+
+    workers: int
+    parameters: tuple[tuple[str, str], ...] = ()  # sorted by name; irrelevant ones left out
+    episodes: int = 1
+    device_model: Optional[str] = None
+    runtime: str = ""  # torch / JAX version and driver major
+
+
+@dataclass(frozen=True)
+class Hints:
+    """The author's own numbers."""
+
+    vram_bytes: Optional[int] = None
+    ram_bytes: Optional[int] = None
+
+    def of(self, resource: str) -> Optional[int]:
+        return self.ram_bytes if resource == RAM else self.vram_bytes
+
+
+@dataclass(frozen=True)
+class KernelRef:
+    """The notebook kernel that waits for a run."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    notebook: str = ""
+
+    @property
+    def key(self) -> ProcessKey:
+        return ProcessKey(self.pid, self.start_ticks)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run side asks of the gate; names, hashes and numbers, never source or paths."""
+
+    run_id: str
+    family: Family
+    setting: Setting
+    idempotency_key: str = ""
+    hints: Hints = Hints()
+    kind: str = "cell"  # "cell" or "program"; decides how far a cap can bind
+    exclusive: bool = False
+    job_class: str = "normal"
+    evictable: bool = False
+    max_wait_s: Optional[float] = None
+    time_limit_s: Optional[float] = None
+    cgroup: str = ""  # of its notebook, where the run is to live; "": in the gate's
+    kernel: Optional[KernelRef] = None
+    detached: bool = False
+    submitted_wall: float = 0.0
+    visible: Optional[tuple[str, ...]] = None  # the mask of its notebook's devices; None: no mask
+
+    @property
+    def owner(self) -> str:
+        return self.family.owner
+
+    @property
+    def gpus(self) -> int:
+        return self.family.gpus
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What the gate grants: the right to start and to use the charges, with a fence."""
+
+    run_id: str
+    attempt: int
+    fence: int
+    devices: tuple[str, ...]
+    charges: Mapping[str, int]  # resource -> bytes
+    basis: Mapping[str, Basis]  # resource -> rung
+    caps: Mapping[str, int]  # resource -> bytes for the whole run on that device
+    enforcement: Enforcement
+    start_by_s: float = 30.0
+    device_totals: Mapping[str, int] = field(default_factory=dict)
