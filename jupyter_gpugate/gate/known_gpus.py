@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from jupyter_gpugate.core.admission.masks import Mask, visible
-
-if TYPE_CHECKING:
-    from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.gate.loop import GateLoop
 
 #: A GPU reader that starts is waited for so long before a machine counts as one without a GPU.
 GPUS_KNOWN_S = 20.0

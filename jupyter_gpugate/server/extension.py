@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from jupyter_events import EventLogger
 from jupyter_server.extension.application import ExtensionApp
 from prometheus_client import REGISTRY
+from tornado.httpclient import HTTPResponse
 from tornado.ioloop import IOLoop
 from traitlets import (
     Bool,
@@ -34,9 +36,9 @@ from jupyter_gpugate.gate.journal.local_disk import state_directory
 from jupyter_gpugate.runs.lease_client import UnixClient
 from jupyter_gpugate.server.figures import Figures
 from jupyter_gpugate.server.follower import Follower
-from jupyter_gpugate.server.forwarding import HANDLERS
+from jupyter_gpugate.server.forwarding import routes
 from jupyter_gpugate.server.host import Host, HostSettings
-from jupyter_gpugate.server.lines import Lines
+from jupyter_gpugate.server.lines import FORWARD_TIMEOUT_S, Lines
 from jupyter_gpugate.server.paths import (
     SERVER_VARIABLE,
     SOCKET_VARIABLE,
@@ -129,10 +131,9 @@ class GpuGate(ExtensionApp):
             ended=self.run_ended_hook,
             log=self.log,
         )
-        self.figures = Figures(self.host, self.follower)
+        self.figures = Figures(self.host.services, self.follower)
         REGISTRY.register(self.figures)
         self._bus.register_event_schema(EVENTS / "run.yaml")
-        self.settings["gpugate_app"] = self
         self.fault = ""  # why the gate did not start
         self._start: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
@@ -140,15 +141,15 @@ class GpuGate(ExtensionApp):
         self._is_set_up = True
 
     def initialize_handlers(self) -> None:
-        self.handlers.extend(HANDLERS)
+        self.handlers.extend(routes(self._forward))
 
     async def stop_extension(self) -> None:
         """Runs go on without this server, unless its configuration says otherwise."""
         if not self._is_set_up:
             return
         REGISTRY.unregister(self.figures)
-        if self.stop_runs_on_exit and self.host.launcher is not None:
-            await self.host.launcher.cancel_all()
+        if self.stop_runs_on_exit and self.host.backend is not None:
+            await self.host.backend.launcher.cancel_all()
         tasks = [task for task in (self._start, self._following) if task is not None]
         for task in tasks:
             task.cancel()
@@ -169,6 +170,16 @@ class GpuGate(ExtensionApp):
             raise LookupError("this server has no event bus")
         return bus
 
+    async def _forward(
+        self, target: str, *, method: str, headers: Mapping[str, str], body: bytes | None
+    ) -> HTTPResponse:
+        """Pass a request on to the gate once it is known where that is."""
+        await asyncio.wait_for(self.host.ready.wait(), FORWARD_TIMEOUT_S)
+        fault = self.fault or self.host.fault
+        if fault:
+            raise ConnectionError(fault)
+        return await self.lines.fetch(target, method=method, headers=headers, body=body)
+
     # -- starting, and what is heard from the gate ------------------------------------------------
 
     def _begin(self) -> None:
@@ -183,8 +194,9 @@ class GpuGate(ExtensionApp):
             self.log.error("the gate did not start", exc_info=start.exception())
             self.host.ready.set()
             return
-        if self.host.feed is not None:
-            self.follower.begin_at(self.host.feed.epoch, self.host.feed.first)
+        if self.host.backend is not None:
+            feed = self.host.backend.feed
+            self.follower.begin_at(feed.epoch, feed.first)
         self._following = asyncio.ensure_future(self.follower.follow())
         self._following.add_done_callback(self._stopped_following)
 

@@ -7,26 +7,24 @@ because a scrape must not wait for another process.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from jupyter_gpugate.core.reports import RunEnd
-
-if TYPE_CHECKING:
-    from jupyter_gpugate.gate.counts import Counts
-    from jupyter_gpugate.gate.loop import GateLoop
-    from jupyter_gpugate.server.feed import Feed
-    from jupyter_gpugate.server.follower import Follower
-    from jupyter_gpugate.server.host import Host
+from jupyter_gpugate.gate.counts import Counts
+from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.server.feed import Feed
+from jupyter_gpugate.server.follower import Follower
+from jupyter_gpugate.server.http.services import Services
 
 
 class Figures(Collector):
     """One server's figures about its user's gate."""
 
-    def __init__(self, host: Host, follower: Follower) -> None:
-        self._host = host
+    def __init__(self, services: Services, follower: Follower) -> None:
+        self._services = services
         self._follower = follower
 
     def describe(self) -> Iterable[Metric]:
@@ -35,15 +33,16 @@ class Figures(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """What is so now."""
+        backend = self._services.backend
         yield GaugeMetricFamily(
-            "gpugate_hosts_gate", "Whether this server hosts its user's gate", self._host.leads
+            "gpugate_hosts_gate", "Whether this server hosts its user's gate", backend is not None
         )
         runs = GaugeMetricFamily("gpugate_runs", "Unfinished runs", labels=["status"])
         for status, count in self._follower.counts().items():
             runs.add_metric([status], count)
         yield runs
-        if self._host.gate is not None and self._host.feed is not None:
-            yield from _of_gate(self._host.gate, self._host.feed)
+        if backend is not None:
+            yield from _of_gate(backend.gate, backend.feed)
 
 
 def _of_gate(gate: GateLoop, feed: Feed) -> Iterator[Metric]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.client import responses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jupyter_server.auth.decorator import allow_unauthenticated
@@ -14,14 +14,10 @@ from jupyter_server.auth.decorator import authorized as _untyped_authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
-from tornado.httpclient import HTTPClientError
+from tornado.httpclient import HTTPClientError, HTTPResponse
 
 from jupyter_gpugate.core.codec import API_PATH
 from jupyter_gpugate.server.http.bodies import MOST_BODY_BYTES, TOO_LARGE
-from jupyter_gpugate.server.lines import FORWARD_TIMEOUT_S
-
-if TYPE_CHECKING:
-    from jupyter_gpugate.server.extension import GpuGate
 
 PASSED_ON = ("Content-Type", "If-None-Match", "Prefer")
 #: What a browser says to its server in a query is no business of the gate.
@@ -40,6 +36,15 @@ UNTOUCHED = "%/:@!$&'()*+,;=~"
 SCRIPT = Path(__file__).parent / "static" / "live.js"
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+class Forward(Protocol):
+    """Passes a request on to the gate; raises `OSError` where none answers."""
+
+    async def __call__(
+        self, target: str, *, method: str, headers: Mapping[str, str], body: bytes | None
+    ) -> HTTPResponse:
+        """The gate's answer."""
 
 
 def _authorized(action: str) -> Callable[[_Method], _Method]:
@@ -111,8 +116,11 @@ class GuardedHandler(ExtensionHandlerMixin, APIHandler):
 class ForwardHandler(GuardedHandler):
     """Everything under the API."""
 
+    def initialize(self, name: str, forward: Forward) -> None:
+        super().initialize(name)
+        self.forward = forward
+
     async def respond(self) -> None:
-        app: GpuGate = self.settings["gpugate_app"]
         if self._is_no_json():
             self.fail(415, "bad_media_type", "the body must be application/json")
             return
@@ -121,11 +129,7 @@ class ForwardHandler(GuardedHandler):
             return
         headers = {k: self.request.headers[k] for k in PASSED_ON if k in self.request.headers}
         try:
-            await asyncio.wait_for(app.host.ready.wait(), FORWARD_TIMEOUT_S)
-            fault = app.fault or app.host.fault
-            if fault:
-                raise ConnectionError(fault)
-            response = await app.lines.fetch(
+            response = await self.forward(
                 self._target(),
                 method=self.request.method or "GET",
                 headers=headers,
@@ -171,7 +175,9 @@ class ScriptHandler(GuardedHandler):
         self.finish(script, set_content_type="text/javascript; charset=utf-8")
 
 
-HANDLERS = [
-    (rf"{API_PATH}/(.*)", ForwardHandler),
-    (r"/gpugate/static/live\.js", ScriptHandler),
-]
+def routes(forward: Forward) -> list[tuple[str, type[GuardedHandler], dict[str, Any]]]:
+    """The routes of a Jupyter server."""
+    return [
+        (rf"{API_PATH}/(.*)", ForwardHandler, {"forward": forward}),
+        (r"/gpugate/static/live\.js", ScriptHandler, {}),
+    ]

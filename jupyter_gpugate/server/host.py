@@ -40,7 +40,7 @@ from jupyter_gpugate.server.doors import Doors, GateServer
 from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.http.bodies import MOST_DISCARDED_BYTES, BoundedApplication
 from jupyter_gpugate.server.http.handlers import api_routes
-from jupyter_gpugate.server.http.polls import Polls
+from jupyter_gpugate.server.http.services import Backend, Services
 from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
 
 #: Set for every process of a run, unless the run has removed it.
@@ -89,15 +89,9 @@ class Host:
         self.settings = settings
         self.log = log or logging.getLogger("jupyter_gpugate")
         self.owner = UserNames().of(os.geteuid())
-        self.gate: GateLoop | None = None
-        self.launcher: Launcher | None = None
-        self.feed: Feed | None = None
-        self.history: History | None = None
-        self.polls = Polls()
+        self.services = Services(self.owner)
         self.fault = ""  # why nobody can be asked here
-        self.touched_at = awake_time()  # the last request
         self.ready = asyncio.Event()
-        self.led = asyncio.Event()  # this process has all runs at hand
         told = json.loads(settings.as_text())
         self._claim = Claim(settings.socket, settings.state, told)
         self._doors: Doors | None = None
@@ -108,9 +102,9 @@ class Host:
         self._following: asyncio.Task[None] | None = None
 
     @property
-    def leads(self) -> bool:
-        """Whether the gate lives in this process."""
-        return self.launcher is not None
+    def backend(self) -> Backend | None:
+        """The gate and the run side, while they live in this process."""
+        return self.services.backend
 
     async def start(self) -> None:
         """Lead if nobody does, else follow; what cannot be now is tried again."""
@@ -137,21 +131,23 @@ class Host:
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
-        unfinished = self.launcher is not None and self.launcher.unfinished()
+        unfinished = self._has_unfinished_runs()
         try:
             await self._held.aclose()
         except JournalError as error:
             self.log.warning("%s", error)
-        self.led.clear()
-        self.gate = self.launcher = self.feed = self.history = None
+        self.services.close()
         if unfinished and successor:
             self._start_successor()
 
     def idle_s(self) -> float:
         """Seconds since anything was asked or unfinished; for a host that ends when unused."""
-        if self.launcher is not None and self.launcher.unfinished():
-            self.touched_at = awake_time()
-        return awake_time() - self.touched_at
+        if self._has_unfinished_runs():
+            self.services.used_at = awake_time()
+        return awake_time() - self.services.used_at
+
+    def _has_unfinished_runs(self) -> bool:
+        return self.backend is not None and self.backend.launcher.unfinished()
 
     async def _follow(self) -> None:
         while True:
@@ -227,16 +223,15 @@ class Host:
         )
         self._held.push_async_callback(launcher.stop)
         await launcher.start()
-        self.feed = Feed(gate, launcher)
-        self.history = History(gate, settings.state / "samples", log=self.log)
-        self._held.push_async_callback(self.history.close)
-        gate.listeners += [self.feed.look, self.history.look]
+        feed = Feed(gate, launcher)
+        history = History(gate, settings.state / "samples", log=self.log)
+        self._held.push_async_callback(history.close)
+        gate.listeners += [feed.look, history.look]
         # Whoever asked for a run before all are known would be told that there is none.
-        self.gate, self.launcher = gate, launcher
-        self.led.set()
+        self.services.open(Backend(gate, launcher, feed, history))
 
     def _listen(self, gate: GateLoop) -> None:
-        routes = [*lease_routes(gate, self.owner), *api_routes(self)]
+        routes = [*lease_routes(gate, self.owner), *api_routes(self.services)]
         application = BoundedApplication(routes, log_function=_say_nothing)
         server = GateServer(application, max_body_size=MOST_DISCARDED_BYTES)
         doors = Doors(server, self.settings.socket, self._claim.name, self.log)

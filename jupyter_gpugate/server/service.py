@@ -44,7 +44,7 @@ async def _serve(settings: HostSettings, idle_s: float) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await host.start()
-    if not host.leads:
+    if host.backend is None:
         fault = host.fault
         if not fault:
             host.log.info("this user already has a gate")

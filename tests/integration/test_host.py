@@ -46,8 +46,8 @@ class Hosted:
 
     @property
     def gate(self) -> GateLoop:
-        assert self.host.gate is not None
-        return self.host.gate
+        assert self.host.backend is not None
+        return self.host.backend.gate
 
     async def granted(self, run_id: str) -> int:
         """Ask for a run as another run side would; the fence of its grant."""
@@ -418,10 +418,10 @@ def test_a_host_that_cannot_lead_says_why_and_tries_again(
 
     async def body(hosted: Hosted) -> None:
         host = hosted.host
-        assert not host.leads
+        assert host.backend is None
         assert str(tmp_path / "state") in host.fault
         (tmp_path / "state").unlink()
-        await asyncio.wait_for(host.led.wait(), 60)
-        assert (host.leads, host.fault) == (True, "")
+        await asyncio.wait_for(host.services.ready.wait(), 60)
+        assert (host.backend is not None, host.fault) == (True, "")
 
     hosting(body)

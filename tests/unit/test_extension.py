@@ -29,7 +29,7 @@ def test_a_gate_that_does_not_start_keeps_nobody_waiting() -> None:
     async def begun() -> Any:
         app: Any = GpuGate()
         app.fault, app._following = "", None
-        app.host = SimpleNamespace(start=fail, ready=asyncio.Event(), feed=None)
+        app.host = SimpleNamespace(start=fail, ready=asyncio.Event(), backend=None)
         app._begin()
         await asyncio.wait_for(app.host.ready.wait(), 60)
         return app

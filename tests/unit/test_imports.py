@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +41,7 @@ RESERVED = {"pynvml": "gate.gpu.child", "sqlalchemy": "gate.journal", "pydantic"
 
 
 class Import(NamedTuple):
-    """One imported module; ``lazy`` when importing the importer does not import it yet."""
+    """One imported module; ``lazy`` when importing the importer does not import it."""
 
     name: str
     lazy: bool
@@ -70,14 +71,13 @@ def path_of(module: str) -> Path:
 
 @functools.cache
 def imports_of(module: str) -> tuple[Import, ...]:
-    """All that a module imports by a name in its text, but for what only type checkers see."""
+    """All that a module imports by a name in its text, for type checkers alone as well."""
     tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
     return tuple(_walk(tree, module, lazy=False))
 
 
 def _walk(node: ast.AST, module: str, *, lazy: bool) -> Iterator[Import]:
-    if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-        return
+    lazy = lazy or (isinstance(node, ast.If) and _is_for_types(node))
     if isinstance(node, ast.Import):
         yield from (Import(alias.name, lazy, node.lineno) for alias in node.names)
     if isinstance(node, ast.ImportFrom):
@@ -88,6 +88,11 @@ def _walk(node: ast.AST, module: str, *, lazy: bool) -> Iterator[Import]:
     lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
     for child in ast.iter_child_nodes(node):
         yield from _walk(child, module, lazy=lazy)
+
+
+def _is_for_types(node: ast.If) -> bool:
+    """Whether only type checkers read a block."""
+    return ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
 def _sources(node: ast.ImportFrom, module: str) -> list[str]:
@@ -164,6 +169,23 @@ def test_imports_run_one_way(module: str) -> None:
         if (own := _own(i.name)) is not None and not may_import(module, own, lazy=i.lazy)
     ]
     assert wrong == []
+
+
+def test_modules_form_no_circle() -> None:
+    """No module imports itself through others, not even when used or for its types alone."""
+    owns = {m: {_own(found.name) for found in imports_of(m)} for m in MODULES}
+    graph = {m: sorted(own for own in found if own is not None) for m, found in owns.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_an_import_for_types_alone_counts() -> None:
+    """What only type checkers read is an import like one in a function."""
+    source = "if TYPE_CHECKING:\n    from jupyter_gpugate.core.resources import RAM\nimport json"
+    found = [(i.name, i.lazy) for i in _walk(ast.parse(source), "gate.loop", lazy=False)]
+    assert found == [(f"{PACKAGE}.core.resources", True), ("json", False)]
 
 
 @pytest.mark.parametrize(

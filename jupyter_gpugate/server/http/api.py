@@ -8,31 +8,22 @@ import json
 import os
 from collections.abc import Hashable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ValidationError
 from tornado.web import HTTPError, RequestHandler
 
 from jupyter_gpugate.gate.clock import awake_time
+from jupyter_gpugate.gate.journal.history import History
 from jupyter_gpugate.gate.journal.journal import JournalError
 from jupyter_gpugate.gate.lease_api import peer_uid
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import Refused
+from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.http.contract import calls_of
 from jupyter_gpugate.server.http.polls import Making, Stamp, is_known
-from jupyter_gpugate.server.http.wire import (
-    BODY_LIMIT_BYTES,
-    ENVIRONMENT_LIMIT_BYTES,
-    SHOWN_CHARS,
-    PollQuery,
-    problem_of,
-)
-
-if TYPE_CHECKING:
-    from jupyter_gpugate.gate.journal.history import History
-    from jupyter_gpugate.server.feed import Feed
-    from jupyter_gpugate.server.host import Host
+from jupyter_gpugate.server.http.services import Backend, Services
+from jupyter_gpugate.server.http.wire import PollQuery
 
 #: A gate that takes up what is on the disk is waited for so long.
 STARTING_S = 20.0
@@ -46,40 +37,38 @@ class ApiHandler(RequestHandler):
     #: Whether a host that ends when nobody needs it counts this as being needed.
     keeps_awake: ClassVar[bool] = True
 
-    def initialize(self, host: Host) -> None:
-        self.host = host
+    def initialize(self, services: Services) -> None:
+        self.services = services
 
     @property
     def gate(self) -> GateLoop:
-        if self.host.gate is None:
-            raise HTTPError(503, "the gate is starting")
-        return self.host.gate
+        return self._backend.gate
 
     @property
     def launcher(self) -> Launcher:
-        if self.host.launcher is None:
-            raise HTTPError(503, "the gate is starting")
-        return self.host.launcher
+        return self._backend.launcher
 
     @property
     def feed(self) -> Feed:
-        if self.host.feed is None:
-            raise HTTPError(503, "the gate is starting")
-        return self.host.feed
+        return self._backend.feed
 
     @property
     def history(self) -> History:
-        if self.host.history is None:
+        return self._backend.history
+
+    @property
+    def _backend(self) -> Backend:
+        if self.services.backend is None:
             raise HTTPError(503, "the gate is starting")
-        return self.host.history
+        return self.services.backend
 
     async def prepare(self) -> None:
         if self.keeps_awake:
-            self.host.touched_at = awake_time()
+            self.services.used_at = awake_time()
         if peer_uid(self) not in (os.getuid(), 0):
             raise HTTPError(403, "this socket belongs to another user")
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.host.led.wait(), STARTING_S)
+            await asyncio.wait_for(self.services.ready.wait(), STARTING_S)
 
     def fail(self, status: int, error: str, message: str, /, **detail: Any) -> None:
         self.set_status(status)
@@ -104,49 +93,6 @@ class ApiHandler(RequestHandler):
         if not isinstance(value, (Refused, JournalError)):
             super().log_exception(typ, value, tb)
 
-    def data(self) -> Any:
-        """The body as JSON data, neither of which is too large."""
-        try:
-            data = json.loads(self.request.body or b"{}")
-        except (ValueError, RecursionError):
-            raise Refused(400, "bad_request", "the body is not JSON", field="body") from None
-        self._check_sizes(data)
-        return data
-
-    def _check_sizes(self, data: Any) -> None:
-        environment = data.get("environment") if isinstance(data, dict) else None
-        of_environment = len(json.dumps(environment)) if environment else 0
-        rest = len(self.request.body) - of_environment
-        for field, what, size, limit in (
-            ("environment", "the environment", of_environment, ENVIRONMENT_LIMIT_BYTES),
-            ("body", "the body without its environment", rest, BODY_LIMIT_BYTES),
-        ):
-            if size > limit:
-                problem = f"{what} is over {limit >> 10} KiB: stage large inputs as files"
-                raise Refused(413, "too_large", problem, field=field, size=size, limit=limit)
-
-    def validated(self, kind: type[BaseModel], data: Any) -> Any:
-        """The body as a model, or a refusal that names the field, the value and what is allowed."""
-        try:
-            return kind.model_validate(data)
-        except ValidationError as error:
-            field, problem, shown = problem_of(error)
-            raise Refused(400, "bad_request", f"{field}: {problem}", field=field, **shown) from None
-
-    def queried(self, kind: type[BaseModel]) -> Any:
-        """The query as a model; an option that is unknown, or given twice, is refused."""
-        given = {name: self.get_query_arguments(name) for name in self.request.query_arguments}
-        known = [field.alias or name for name, field in kind.model_fields.items()]
-        for name, values in given.items():
-            if name not in known:
-                allowed = f"; known here: {', '.join(known)}" if known else ""
-                told = name[:SHOWN_CHARS]
-                problem = f"{told}: no such option{allowed}"
-                raise Refused(400, "bad_request", problem, field=told)
-            if len(values) > 1:
-                raise Refused(400, "bad_request", f"{name}: is given twice", field=name)
-        return self.validated(kind, {name: values[0] for name, values in given.items()})
-
     async def polled(
         self, asked: PollQuery, make: Making, what: Hashable, stamp: Stamp = tuple
     ) -> None:
@@ -159,7 +105,9 @@ class ApiHandler(RequestHandler):
         deadline = awake_time() + asked.wait
         while True:
             version = self.gate.version
-            made = await self.host.polls.answer(what, lambda: (self.gate.version, *stamp()), make)
+            made = await self.services.polls.answer(
+                what, lambda: (self.gate.version, *stamp()), make
+            )
             same, left = is_known(made.etag, known), deadline - awake_time()
             if not same or left <= 0 or self._is_gone():
                 break

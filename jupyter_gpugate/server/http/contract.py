@@ -6,14 +6,12 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
+from tornado.web import RequestHandler
 
+from jupyter_gpugate.server.http.parse import parse_body, parse_query
 from jupyter_gpugate.server.http.wire import NoQuery, PollQuery
-
-if TYPE_CHECKING:
-    from jupyter_gpugate.server.http.api import ApiHandler
 
 #: A method of a handler: its path's parts, then what was asked, then the body.
 Method = Callable[..., Awaitable[None] | None]
@@ -51,11 +49,11 @@ def call(
 
     def decorate(method: Method) -> Callable[..., Awaitable[None]]:
         @functools.wraps(method)
-        async def answered(self: ApiHandler, *path: str) -> None:
-            asked = self.queried(query)
-            given: list[Any] = [] if query is NoQuery else [asked]
+        async def answered(self: RequestHandler, *path: str) -> None:
+            asked = parse_query(self, query)
+            given = [] if query is NoQuery else [asked]
             if body is not None:
-                given.append(self.validated(body, self.data()))
+                given.append(parse_body(self, body))
             result = method(self, *path, *given)
             if result is not None:
                 await result

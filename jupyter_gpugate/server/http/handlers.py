@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tornado.web import RequestHandler
 
@@ -48,6 +48,7 @@ from jupyter_gpugate.server.http.run_handlers import (
     RunsHandler,
     StoryHandler,
 )
+from jupyter_gpugate.server.http.services import Services
 from jupyter_gpugate.server.http.wire import (
     DrainBody,
     EstimateQuery,
@@ -61,9 +62,6 @@ from jupyter_gpugate.server.http.wire import (
     TransitionsQuery,
 )
 
-if TYPE_CHECKING:
-    from jupyter_gpugate.server.host import Host
-
 
 class QueueHandler(ApiHandler):
     """The snapshot."""
@@ -75,7 +73,7 @@ class QueueHandler(ApiHandler):
         """What runs, what waits and why, and whose the memory is."""
 
         def make() -> tuple[Any, Any]:
-            answer = queue_answer(self.gate, self.launcher, self.host.owner)
+            answer = queue_answer(self.gate, self.launcher, self.services.owner)
             if asked.inputs:
                 gate = self.gate
                 answer["inputs"] = inputs_of(gate.decided_state, gate.sample, gate.decided_at)
@@ -143,7 +141,7 @@ class LockHandler(ApiHandler):
     @call(shapes.LockAnswer, body=LockBody, errors=(409,))
     async def post(self, body: LockBody) -> None:
         """Keep this user's runs off a device, or all of them, while it is used by hand."""
-        gate, owner = self.gate, self.host.owner
+        gate, owner = self.gate, self.services.owner
         resource = resource_named(gate, body.resource, present(gate))
         closed = closes(gate, resource)
         refuse_hidden(gate.state, resource, closed, body.visible)
@@ -170,7 +168,7 @@ class LockHandler(ApiHandler):
     async def delete(self, asked: ResourceQuery) -> None:
         """Release a lock; without a resource, every lock of this user."""
         gate = self.gate
-        own = [r for r, lock in gate.state.locks.items() if lock.owner == self.host.owner]
+        own = [r for r, lock in gate.state.locks.items() if lock.owner == self.services.owner]
         if asked.resource or not own:
             resource = resource_named(gate, asked.resource, gate.state.locks or present(gate))
         else:
@@ -218,7 +216,7 @@ class CalibrationsHandler(ApiHandler):
     @call(shapes.CalibrationsAnswer)
     def get(self) -> None:
         """What was learned, by the names of runs."""
-        owner = self.host.owner
+        owner = self.services.owner
         names = [n for o, n in self.gate.state.calibration.names if o == owner]
         tracks = {
             name: [to_json(t) for t in self.gate.state.calibration.tracks(owner, name)]
@@ -229,7 +227,7 @@ class CalibrationsHandler(ApiHandler):
     @call(shapes.ForgottenAnswer, query=NameQuery)
     async def delete(self, asked: NameQuery) -> None:
         """Forget what belongs to a name."""
-        forgotten = ev.CalibrationForgotten(self.gate.now(), self.host.owner, asked.name)
+        forgotten = ev.CalibrationForgotten(self.gate.now(), self.services.owner, asked.name)
         await self.gate.record(forgotten)
         self.finish({"forgotten": asked.name})
 
@@ -304,9 +302,9 @@ def described() -> str:
     return json.dumps(document(HANDLERS))
 
 
-def api_routes(host: Host) -> list[tuple[str, type[RequestHandler], dict[str, Any]]]:
+def api_routes(services: Services) -> list[tuple[str, type[RequestHandler], dict[str, Any]]]:
     """The routes of the user API."""
-    shared = {"host": host}
+    shared = {"services": services}
     routes: list[tuple[str, type[RequestHandler], dict[str, Any]]] = [
         (API_PATH + re.escape(handler.path).replace(r"\{run_id\}", f"({RUN_ID})"), handler, shared)
         for handler in HANDLERS

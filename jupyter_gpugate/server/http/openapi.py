@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from jupyter_gpugate._version import __version__
+from jupyter_gpugate.server.http.api import ApiHandler
 from jupyter_gpugate.server.http.contract import Call, calls_of
 from jupyter_gpugate.server.http.shapes import ErrorAnswer
 from jupyter_gpugate.server.http.wire import NoQuery
-
-if TYPE_CHECKING:
-    from jupyter_gpugate.server.http.api import ApiHandler
 
 RUN_ID = r"[A-Za-z0-9._-]{1,64}"
 #: Every call may answer with these: bad input, a stranger, and a gate that is away.

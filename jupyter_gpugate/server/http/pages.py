@@ -57,7 +57,7 @@ class PanelHandler(ApiHandler):
         """The snapshot as a finished page."""
 
         def make() -> tuple[Any, Any]:
-            snapshot = queue_answer(self.gate, self.launcher, self.host.owner)
+            snapshot = queue_answer(self.gate, self.launcher, self.services.owner)
             runs = {
                 row["run_id"]: status
                 for status, rows in (("active", "running"), ("queued", "queued"))

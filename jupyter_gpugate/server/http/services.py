@@ -1,0 +1,44 @@
+"""What the handlers of the user API are given by the process that hosts them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from jupyter_gpugate.gate.clock import awake_time
+from jupyter_gpugate.gate.journal.history import History
+from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.runs.launcher import Launcher
+from jupyter_gpugate.server.feed import Feed
+from jupyter_gpugate.server.http.polls import Polls
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A gate, its user's run side, and what follows from both."""
+
+    gate: GateLoop
+    launcher: Launcher
+    feed: Feed
+    history: History
+
+
+class Services:
+    """What all handlers share; there is a backend only while this process hosts the gate."""
+
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
+        self.polls = Polls()
+        self.used_at = awake_time()  # the last request
+        self.backend: Backend | None = None
+        self.ready = asyncio.Event()  # there is a backend
+
+    def open(self, backend: Backend) -> None:
+        """Answer from this backend."""
+        self.backend = backend
+        self.ready.set()
+
+    def close(self) -> None:
+        """Answer nothing until there is another backend."""
+        self.ready.clear()
+        self.backend = None
