@@ -14,10 +14,10 @@ KERNEL_SIDE := $(wildcard $(PACKAGE)/*.py) $(PACKAGE)/client $(PACKAGE)/core $(P
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format bench soak behaviours docs clean system chromium
 
-help: ## this list
+help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
 
-demo: $(VENV)/demo.stamp ## two evaluations that do not fit at once, gated before your eyes; no GPU needed
+demo: $(VENV)/demo.stamp ## see two evaluations that do not fit at once; no GPU needed
 	$(PY) notebooks/demo.py
 
 test: system chromium $(VENV)/test.stamp lint ## lint, types and every test, on CPUs alone
@@ -29,23 +29,23 @@ lint: $(VENV)/test.stamp ## ruff, mypy, and whether the kernel's side still runs
 	$(PY) -m mypy
 	$(VENV)/bin/vermin --quiet --violations --no-tips -t=$(OLDEST)- $(KERNEL_SIDE)
 
-format: $(VENV)/test.stamp ## let ruff lay out the code
+format: $(VENV)/test.stamp ## format the code with ruff
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 
-bench: $(VENV)/test.stamp ## what the gate costs, beside its peers and its limits
+bench: $(VENV)/test.stamp ## the cost of the gate, compared with similar programs
 	$(PY) -m tests.benchmarks
 
-soak: $(VENV)/test.stamp ## the long form of the tests that have one: more seeds, more kills
+soak: $(VENV)/test.stamp ## run the long form of the tests that have one: more seeds, more kills
 	$(PY) -m pytest -n 2 --dist loadfile --soak -m soak --timeout 7200
 
-behaviours: ## the rows of docs/behaviours.md that no test proves yet
+behaviours: ## list the rows of docs/behaviours.md that no test proves yet
 	@$(PYTHON) tests/behaviours.py
 
 docs: $(VENV)/docs.stamp ## docs/ as pages, under build/docs
 	$(PY) -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
 
-clean: ## remove all that make has made
+clean: ## remove everything that make has created
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -1,13 +1,13 @@
-"""The gate at work, from a Jupyter server to the last run: what ``make demo`` runs.
+"""The demonstration that ``make demo`` runs.
 
-It starts a Jupyter server in directories of its own, takes the first tutorial through it, lets two
-evaluations meet that do not fit at once, and measures one that touches a known amount of memory.
-The last line that it prints is one JSON object: by what right that one started the first time and
-the second time, and what was measured of it.
+It starts a Jupyter server in directories of its own, runs the first tutorial there, starts two
+evaluations that do not fit at once, and measures one that touches a known amount of memory.  The
+last line of its output is one JSON object: the basis of that evaluation's first and second start,
+and its measured memory.
 
-GPUGATE_DEMO_RAM_MB   what that evaluation touches of the RAM (600)
-GPUGATE_DEMO_VRAM_MB  and of a GPU, where there is one (2000)
-GPUGATE_DEMO_STANDIN  1: pretend that this machine has a GPU
+GPUGATE_DEMO_RAM_MB   RAM that the measured evaluation touches (600)
+GPUGATE_DEMO_VRAM_MB  GPU memory that it touches, if there is a GPU (2000)
+GPUGATE_DEMO_STANDIN  1: simulate a GPU
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from demo_server import API, PATIENCE_S, DemoError, Places, Server, until
 HERE = Path(__file__).resolve().parent
 TUTORIAL = "01-first-run.ipynb"
 MB = 1 << 20
-#: What an interpreter and the margin of an estimate may come to, beside the known amount.
+#: Memory of an interpreter and the margin of an estimate, beside the known amount.
 BESIDE_MB = 500
-#: Each of the two that do not fit at once asks for this part of what is to be had.
+#: Each of the two that do not fit at once asks for this part of the usable memory.
 SHARE = 0.6
 
 
 class Amounts(NamedTuple):
-    """What the measured evaluation touches, in MB; no VRAM where no GPU can be measured."""
+    """Memory that the measured evaluation touches, in MB; no VRAM if no GPU can be measured."""
 
     ram_mb: int
     vram_mb: int
 
 
 def main() -> int:
-    """Tell the whole story and return the exit code."""
+    """Run the whole demonstration and return the exit code."""
     for number in (signal.SIGINT, signal.SIGTERM):  # both end it in the same orderly way
         signal.signal(number, signal.default_int_handler)
     try:
-        told = _with_a_server()
+        result = _with_a_server()
     except KeyboardInterrupt:
-        print("\ninterrupted: what the demonstration had started has ended", file=sys.stderr)
+        print("\ninterrupted: every process of the demonstration has ended", file=sys.stderr)
         return 130
     except DemoError as error:
         print(f"\nthe demonstration failed: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(told), flush=True)
+    print(json.dumps(result), flush=True)
     return 0
 
 
@@ -89,7 +89,7 @@ def _wish(variable: str, otherwise: int) -> int:
 
 
 def _stand_in(places: Places) -> dict[str, str]:
-    """Build a driver that answers as if there were a GPU; return the variables that lead to it."""
+    """Build a driver that simulates a GPU; return the variables that select it."""
     sys.path.insert(0, str(HERE.parent))
     from tests.fake_nvml import GB, HOLDER, StandIn
 
@@ -103,13 +103,13 @@ def _stand_in(places: Places) -> dict[str, str]:
 
 
 def _possible(server: Server, wanted: Amounts, *, pretends: bool) -> Amounts:
-    """Show what can be measured here; raise `DemoError` where too little of it is to be had."""
+    """Show what can be measured here; raise `DemoError` if too little memory is usable."""
     until(lambda: _gpus_looked_for(server), "the gate has looked for GPUs", PATIENCE_S)
     terminal(server, "doctor")
     if pretends:
         note(
-            "The GPU is a STAND-IN: a library in place of the driver, numbers in place of chips. "
-            "What is said of its memory below is pretended; what the gate does about it is not."
+            "The GPU is a STAND-IN: a library replaces the driver. All amounts of its memory below "
+            "are simulated; the decisions of the gate are real."
         )
     room = server.ask("GET", f"{API}/queue")["room_bytes"]
     gpus = {name: size for name, size in room.items() if name != "ram"}
@@ -119,7 +119,7 @@ def _possible(server: Server, wanted: Amounts, *, pretends: bool) -> Amounts:
         needed["GPU memory"] = (max(gpus.values()), amounts.vram_mb + BESIDE_MB)
     for what, (there, need_mb) in needed.items():
         if there < need_mb * MB:
-            raise DemoError(f"it needs {need_mb:,} MB of {what}, {there // MB:,} MB are to be had")
+            raise DemoError(f"it needs {need_mb:,} MB of {what}, {there // MB:,} MB are usable")
     return amounts
 
 
@@ -128,7 +128,7 @@ def _gpus_looked_for(server: Server) -> bool:
     return any(r["name"] == "gpu" and r["age_s"] is not None for r in readers)
 
 
-# -- the story -------------------------------------------------------------------------------------
+# -- the parts -------------------------------------------------------------------------------------
 
 
 def _tutorial(server: Server) -> None:
@@ -150,9 +150,9 @@ def _two_at_once(server: Server, amounts: Amounts) -> None:
         share = int(SHARE * ram / MB)
         options = f"--gpus 0 --hint-ram {share}MB"
     note(
-        f"Each hints that it needs {share:,} MB, six tenths of what is to be had now; the gate "
-        "adds a margin. They will take far less, for the good of this machine: what a run was "
-        "promised is kept for it all the same."
+        f"The hint of each is {share:,} MB, six tenths of the memory that is usable now; the gate "
+        "adds a margin. Both will use far less, to spare this machine, but memory that is reserved "
+        "for a run stays reserved."
     )
     done = server.places.notebooks / "first-may-end"
     first = (
@@ -166,19 +166,19 @@ def _two_at_once(server: Server, amounts: Amounts) -> None:
     def meanwhile() -> None:
         waited.append(True)
         until(lambda: _runs(server, "first")[0]["phase"] == "running", "it runs", PATIENCE_S)
-        note("The second one waits, and says what for. Meanwhile, in a terminal:")
+        note("The second one waits, and its card says why. Meanwhile, in a terminal:")
         terminal(server, "queue")
-        note("Now the first one ends, and nobody does anything else:")
+        note("Now the first one ends, and the second one starts by itself:")
         done.touch()
 
     teller.when_waiting = meanwhile
     teller.tell()
     if not waited:
-        raise DemoError("both fitted at once: memory became free in between; try again")
+        raise DemoError("both fitted at once, because memory became free in between; try again")
 
 
 def _measured_twice(server: Server, amounts: Amounts, *, pretends: bool) -> dict[str, Any]:
-    heading("An evaluation that nobody knows, and the same again")
+    heading("An unknown evaluation, and the same again")
     body = (
         f'import time\n\nblock = bytearray(b"x") * ({amounts.ram_mb} << 20)  # every page of it\n'
     )
@@ -197,8 +197,8 @@ def _measured_twice(server: Server, amounts: Amounts, *, pretends: bool) -> dict
     bases = [_by_kind(run["basis"]) for run in (first, second)]
     measured = _measured(server, second["run_id"])
     if set(bases[1].values()) != {"calibrated"} or set(measured) != set(bases[1]):
-        raise DemoError(f"the second run was not admitted by measured numbers: {bases}, {measured}")
-    note("The first time it was watched; the second time the gate went by what it had measured.")
+        raise DemoError(f"the second run did not start by measured numbers: {bases}, {measured}")
+    note("The first run was measured; the second one started by that measurement.")
     return {
         "first": {"basis": bases[0]},
         "second": {"basis": bases[1], "measured_bytes": measured},
@@ -212,7 +212,7 @@ def _runs(server: Server, name: str) -> list[dict[str, Any]]:
 
 
 def _measured(server: Server, run_id: str) -> dict[str, int]:
-    """Return what the gate has learned from one run, in bytes."""
+    """Return the peaks that the gate has stored of one run, in bytes."""
     learned = server.ask("GET", f"{API}/calibrations")["calibrations"].values()
     observations = [o for tracks in learned for track in tracks for o in track["observations"]]
     return {o["resource"]: o["peak_bytes"] for o in observations if o["run_id"] == run_id}

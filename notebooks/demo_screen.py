@@ -1,4 +1,4 @@
-"""What the demonstration shows: cells with what comes of them, commands, and a few sentences."""
+"""Prints the demonstration: cells with their output, commands, and a few sentences."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from nbclient.exceptions import (
     DeadKernelError,
 )
 
-#: Steps on the way that are over at once: their cards would only fill the screen.
+#: Short phases: their cards would only fill the screen.
 FLEETING = ("admitted, about to start", "starting", "ending")
 
 
 class Teller(NotebookClient):
-    """Runs cells in a kernel of the server and prints what they show, as it comes."""
+    """Runs cells in a kernel of the server and prints their output as it arrives."""
 
     def __init__(self, server: Server, name: str, cells: list[Any]) -> None:
         made: Any = nbformat.v4
@@ -34,7 +34,7 @@ class Teller(NotebookClient):
         self._bodies: set[str] = set()
 
     def tell(self) -> None:
-        """Run every cell; raise `DemoError` with what went wrong in one."""
+        """Run every cell; raise `DemoError` with the error of a cell."""
         with self.setup_kernel(cleanup_kc=True):
             for index, cell in enumerate(self.nb.cells):
                 if cell.cell_type == "code":
@@ -47,7 +47,7 @@ class Teller(NotebookClient):
         except CellTimeoutError as error:
             raise DemoError(f"not over in {self.timeout} s; the last card says why") from error
         except (CellControlSignal, CellExecutionError, DeadKernelError) as error:
-            raise DemoError(f"a cell went wrong: {error}") from error
+            raise DemoError(f"a cell failed: {error}") from error
 
     def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
         kind, content = msg["msg_type"], msg["content"]
@@ -61,7 +61,7 @@ class Teller(NotebookClient):
     def _show(self, content: Mapping[str, Any]) -> None:
         text = content["data"].get("text/plain", "")
         title, *rows = text.splitlines() or [""]
-        # Of one card, what it is called, where it stands, and how many episodes are done.
+        # Of one card: its name, its state, and the number of finished episodes.
         news = "\n".join([title, *(row for row in rows if row.startswith("  episodes"))])
         display = content.get("transient", {}).get("display_id")
         if display and (self._shown.get(display) == news or any(w in title for w in FLEETING)):
@@ -85,17 +85,17 @@ class Teller(NotebookClient):
 
 
 def heading(text: str) -> None:
-    """Begin a part of the story."""
+    """Print the heading of a part."""
     print(f"\n== {text} ==\n", flush=True)
 
 
 def note(text: str) -> None:
-    """Say a few sentences between what the gate says."""
+    """Print a few sentences between the messages of the gate."""
     print(textwrap.fill(text, 96), end="\n\n", flush=True)
 
 
 def terminal(server: Server, verb: str) -> None:
-    """Run ``jupyter gpugate VERB`` as this server's user would, and show what it prints."""
+    """Run ``jupyter gpugate VERB`` as this server's user would, and print its output."""
     command = [sys.executable, "-m", "jupyter_gpugate", verb]
     done = subprocess.run(
         command, env=server.environ, capture_output=True, text=True, check=False, timeout=PATIENCE_S

@@ -1,7 +1,7 @@
-"""A Jupyter server in places of its own, and the kernels that it starts.
+"""A Jupyter server in directories of its own, and the kernels that it starts.
 
-For the demonstration and for the tests of the tutorials: nothing of it touches the user's own
-settings, runs or gate, and nothing outlives it.
+For the demonstration and for the tests of the tutorials.  It does not touch the user's own
+settings, runs or gate, and none of its processes outlives it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import psutil
 from jupyter_client.asynchronous.client import AsyncKernelClient
 
 API = "/gpugate/api/v1"
-#: More than a slow machine needs; who waits that long is told why.
+#: More than a slow machine needs.
 PATIENCE_S = 180.0
-#: Variables that would lead to the places of the surroundings.
+#: Variables that refer to directories of the calling environment.
 _STRANGE = ("GPUGATE", "IPYTHONDIR", "JPY_", "JUPYTER", "XDG_")
 
 
@@ -66,7 +66,7 @@ class Places:
         return {**kept, **{name: str(path) for name, path in own.items()}, **more}
 
     def configure(self, settings: Mapping[str, Mapping[str, object]]) -> None:
-        """Write what a Jupyter server that starts here reads first."""
+        """Write the configuration of a Jupyter server that starts here."""
         (self._config / "jupyter_server_config.json").write_text(json.dumps(settings))
 
     def remove(self) -> None:
@@ -75,7 +75,7 @@ class Places:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _ended(self) -> list[int]:
-        """Kill what is left, and return its pids."""
+        """Kill the remaining processes, and return their pids."""
         left = [p for p in psutil.process_iter() if p.pid != os.getpid() and self._belongs(p)]
         for process in left:
             with suppress(psutil.Error):
@@ -107,7 +107,7 @@ class Server:
         return f"http://127.0.0.1:{self._port}/"
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Send one request and return the JSON of its answer; raise `DemoError` for a refusal."""
+        """Send one request and return the JSON of its answer; raise `DemoError` for an error."""
         return self._ask(self._port, method, path, body)
 
     def stop(self) -> None:
@@ -176,7 +176,7 @@ class Server:
 
 
 class ServedKernel:
-    """A kernel that the server has started, as nbclient wants its kernel's manager to be."""
+    """A kernel that the server has started, with the interface of a kernel manager for nbclient."""
 
     has_kernel = True
 
@@ -209,11 +209,11 @@ class ServedKernel:
         await asyncio.to_thread(self._server.ask, "DELETE", self._path)
 
     async def cleanup_resources(self) -> None:
-        """Nothing of the kernel is on this side."""
+        """Do nothing: the server owns the kernel's resources."""
 
 
 def until(condition: Callable[[], Any], what: str, patience_s: float) -> Any:
-    """Look until ``condition`` holds and return what it gave; raise `DemoError` if it does not."""
+    """Poll until ``condition`` holds and return its value; raise `DemoError` if it does not."""
     deadline = time.monotonic() + patience_s
     while not (found := condition()):
         if time.monotonic() > deadline:

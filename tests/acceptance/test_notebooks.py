@@ -215,7 +215,7 @@ def test_a_run_that_waits_for_its_own_notebook_is_told_so_first(executed: Execut
     assert 0 <= megabytes(told, "need") - megabytes(told, "room") - short <= 2
     ended = text(notebook, "free").splitlines()
     assert ended[0].startswith("too-big · completed · ")
-    assert "    | there was room after all" in ended
+    assert "    | there was enough memory after all" in ended
 
 
 # -- from the terminal ----------------------------------------------------------------------------
