@@ -16,16 +16,16 @@ from jupyter_gpugate.gate.simulation.twins import Simulation
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jupyter_gpugate.core.flow.turn import Turn
+    from jupyter_gpugate.core.flow.tick import Tick
     from jupyter_gpugate.core.state import Traits
 
 L4 = "NVIDIA L4"
 #: The driver's word for a device that is off the bus.
 GPU_IS_LOST = "nvml-15"
-#: To decide again from a snapshot costs more than all other checks together: one turn in so many.
-SNAPSHOT_TURNS = 50
+#: To decide again from a snapshot costs more than all other checks together: one tick in so many.
+SNAPSHOT_TICKS = 50
 #: And one in so many of those that grant something.
-GRANTING_TURNS = 12
+GRANTING_TICKS = 12
 
 
 def devices(count: int = 1, total_bytes: int = 24 * GB, model: str = L4) -> list[Device]:
@@ -46,40 +46,40 @@ class CheckedSimulation(Simulation):
         self.submitted: set[str] = set()
         self._fence = 0
         self._ended: dict[str, str] = {}
-        self._granting_turns = 0
+        self._granting_ticks = 0
 
     def submit(self, *args: Any, **fields: Any) -> str:
         run_id = super().submit(*args, **fields)
         self.submitted.add(run_id)
         return run_id
 
-    def step(self, seconds: float = 1.0) -> Turn:
+    def step(self, seconds: float = 1.0) -> Tick:
         before = len(self.granted)
-        turn = super().step(seconds)
-        self._charges_fit_measured_room(turn)
+        tick = super().step(seconds)
+        self._charges_fit_measured_room(tick)
         self._one_live_attempt_each()
         self._every_submit_exists_once()
         self._ends_stand()
         self._fences_grow([grant for _, grant in self.granted[before:]])
-        self._whoever_waits_is_told_why(turn)
+        self._whoever_waits_is_told_why(tick)
         self._shares_add_up()
-        self._granting_turns += bool(turn.decisions.grants)
-        granting = turn.decisions.grants and self._granting_turns % GRANTING_TURNS == 1
-        if granting or len(self.turns) % SNAPSHOT_TURNS == 0:
-            self._the_snapshot_decides_the_same(turn)
-        return turn
+        self._granting_ticks += bool(tick.decisions.grants)
+        granting = tick.decisions.grants and self._granting_ticks % GRANTING_TICKS == 1
+        if granting or len(self.ticks) % SNAPSHOT_TICKS == 0:
+            self._the_snapshot_decides_the_same(tick)
+        return tick
 
-    def _charges_fit_measured_room(self, turn: Turn) -> None:
-        """Grants of a turn, with all that was promised before, fit into what is measured free."""
-        sample = turn.happened.sample
+    def _charges_fit_measured_room(self, tick: Tick) -> None:
+        """Grants of a tick, with all that was promised before, fit into what is measured free."""
+        sample = tick.happened.sample
         free = {r.device.uuid: r.free_bytes or 0 for r in sample.devices}
         if sample.ram is not None:
             free[RAM] = sample.ram.free_bytes
         promised: dict[str, int] = {}
-        for lease in turn.decided.leases.values():
+        for lease in tick.decided.leases.values():
             for resource in lease.charges:
                 promised[resource] = promised.get(resource, 0) + lease.reservation(resource)
-        for grant in turn.decisions.grants:
+        for grant in tick.decisions.grants:
             for resource, charge in grant.charges.items():
                 assert charge > 0, grant
                 promised[resource] = promised.get(resource, 0) + charge
@@ -107,9 +107,9 @@ class CheckedSimulation(Simulation):
             assert grant.fence > self._fence
             self._fence = grant.fence
 
-    def _whoever_waits_is_told_why(self, turn: Turn) -> None:
+    def _whoever_waits_is_told_why(self, tick: Tick) -> None:
         granted = {grant.run_id for grant in self.decisions.grants}
-        for run_id, queued in turn.decided.queue.items():
+        for run_id, queued in tick.decided.queue.items():
             if run_id not in granted:
                 assert self.decisions.reasons_of(queued.key), f"{run_id} waits without a reason"
 
@@ -118,9 +118,9 @@ class CheckedSimulation(Simulation):
             explained = shares.attributed_bytes + shares.external_bytes - shares.overlap_bytes
             assert explained == shares.used_bytes, shares
 
-    def _the_snapshot_decides_the_same(self, turn: Turn) -> None:
-        sample = turn.happened.sample
-        shown = snapshot(turn.decided, sample, turn.decisions, turn.at)
-        assert len(shown["queued"]) == len(turn.decided.queue)
-        again = decide(*replay(inputs_of(turn.decided, sample, turn.at)))
-        assert again == turn.decisions
+    def _the_snapshot_decides_the_same(self, tick: Tick) -> None:
+        sample = tick.happened.sample
+        shown = snapshot(tick.decided, sample, tick.decisions, tick.at)
+        assert len(shown["queued"]) == len(tick.decided.queue)
+        again = decide(*replay(inputs_of(tick.decided, sample, tick.at)))
+        assert again == tick.decisions

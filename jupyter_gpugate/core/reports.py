@@ -64,6 +64,20 @@ class Peaks:
     vram_bytes: Mapping[str, int] = field(default_factory=dict)  # framework's own peak, by UUID
     vram_covered: bool = False
 
+    def merged(self, later: Peaks) -> Peaks:
+        """The greater of two reports, number by number; the later one says what is covered."""
+        ram = [p for p in (self.ram_bytes, later.ram_bytes) if p is not None]
+        vram = dict(self.vram_bytes)
+        for uuid, peak in later.vram_bytes.items():
+            vram[uuid] = max(peak, vram.get(uuid, 0))
+        return Peaks(
+            ram_bytes=max(ram) if ram else None,
+            ram_meter=later.ram_meter or self.ram_meter,
+            ram_covered=later.ram_covered,
+            vram_bytes=vram,
+            vram_covered=later.vram_covered,
+        )
+
 
 @dataclass(frozen=True)
 class EndReport:

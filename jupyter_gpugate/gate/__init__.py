@@ -1,4 +1,4 @@
-"""Runs in the gate; may import core, gate.
+"""Runs in the gate; may import core, gate.gpu, gate.journal, gate.machine.
 
 Measures the machine, grants leases, keeps the journal.
 """

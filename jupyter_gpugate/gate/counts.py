@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.flow.turn import Turn
+from jupyter_gpugate.core.flow.tick import Tick
 from jupyter_gpugate.core.reports import AttemptOutcome
 
 #: What a request that is well made can be refused for.
@@ -23,18 +23,18 @@ class Counts:
     evicted: int = 0
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REFUSALS, 0)))
 
-    def add(self, turn: Turn, *, written: bool) -> None:
-        """Count a turn; of one that could not be written down the ends alone have happened."""
+    def add(self, tick: Tick, *, written: bool) -> None:
+        """Count a tick; of one that could not be written down the ends alone have happened."""
         if written:
-            self.submitted += turn.decided.order - turn.before.order
-            self.admitted += len(turn.decisions.grants)
-        self.evicted += len(set(_evicted(turn)))
+            self.submitted += tick.decided.order - tick.before.order
+            self.admitted += len(tick.decisions.grants)
+        self.evicted += len(set(_evicted(tick)))
 
 
-def _evicted(turn: Turn) -> Iterator[str]:
+def _evicted(tick: Tick) -> Iterator[str]:
     """The runs that have lost their lease to another one; who says so again changes nothing."""
-    for event in turn.events:
+    for event in tick.events:
         if isinstance(event, ev.Finished) and event.end.outcome is AttemptOutcome.EVICTED:
-            lease = turn.before.leases.get(event.run_id)
+            lease = tick.before.leases.get(event.run_id)
             if lease is not None and lease.fence == event.fence:
                 yield event.run_id

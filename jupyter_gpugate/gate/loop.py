@@ -18,11 +18,12 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.evidence import Observation
+from jupyter_gpugate.core.explaining.explain import growth_words
 from jupyter_gpugate.core.explaining.snapshot import snapshot
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.flow.turn import Happened, take_turn
+from jupyter_gpugate.core.flow.tick import Happened, run_tick
 from jupyter_gpugate.core.learning.calibration import from_observations
-from jupyter_gpugate.core.memory.growers import growth_words, who_grew
+from jupyter_gpugate.core.memory.growers import who_grew
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import GateState, Traits
 from jupyter_gpugate.gate.clock import awake_time, boot_id
@@ -235,17 +236,17 @@ class GateLoop:
             await self._on_disk(self._journal.prune, KEPT_AGE_S, KEPT_ROWS)
 
     async def _tick(self) -> None:
-        """One turn: measure, apply, decide, write down, act."""
+        """One tick: measure, apply, decide, write down, act."""
         batch, self._inbox = self._inbox, []
         try:
-            await self._turn(batch)
+            await self._advance(batch)
         except BaseException as error:
             for posted in batch:
                 if posted.done and not posted.done.done():
                     posted.done.set_exception(JournalError(f"the gate failed: {error!r}"))
             raise
 
-    async def _turn(self, batch: list[_Posted]) -> None:
+    async def _advance(self, batch: list[_Posted]) -> None:
         ends = any(isinstance(posted.event, ev.Finished) for posted in batch)
         measured = await self._measure(anew=self._watch(batch) or ends)
         happened = Happened(
@@ -255,18 +256,18 @@ class GateLoop:
             measured=measured,
             wall=self._wall(),
         )
-        turn = take_turn(self.state, happened, self.decisions)
-        self._tell_fault(turn.fault)
-        written = await self._written([*self._backlog, *turn.record])
-        self.counts.add(turn, written=written)
+        tick = run_tick(self.state, happened, self.decisions)
+        self._tell_fault(tick.fault)
+        written = await self._written([*self._backlog, *tick.record])
+        self.counts.add(tick, written=written)
         if written:
             self._backlog = []
-            self.state, self.decisions = turn.written(), turn.decisions
-            self.decided_state, self.decided_at = turn.decided, turn.at
+            self.state, self.decisions = tick.written(), tick.decisions
+            self.decided_state, self.decided_at = tick.decided, tick.at
         else:
-            self.state, later = turn.unwritten()
+            self.state, later = tick.unwritten()
             self._backlog.extend(later)
-            self.decisions = turn.withheld()
+            self.decisions = tick.withheld()
         self._settle(batch)
         self.version += 1
         self._next_version.set()

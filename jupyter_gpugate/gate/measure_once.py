@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_gpugate.core.admission.devices import name_of
 from jupyter_gpugate.core.codec import to_json
+from jupyter_gpugate.core.naming import name_of
 from jupyter_gpugate.core.samples import Fault
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.gpu.accelerators import unmanaged

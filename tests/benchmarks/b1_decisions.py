@@ -25,7 +25,7 @@ from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.flow.turn import Happened, take_turn
+from jupyter_gpugate.core.flow.tick import Happened, run_tick
 from jupyter_gpugate.core.requests import (
     Family,
     Hints,
@@ -84,7 +84,7 @@ def run(sizes: Sequence[int] = SIZES, rounds: int = 15) -> dict[str, Any]:
     """
     kinds = {name: _measure(make, sizes, rounds) for name, make in _TICKS.items()}
     bars = [one for kind in kinds.values() for one in kind["bars"].values()]
-    calls = {size: _calls_of_an_empty_turn(size) for size in sizes}
+    calls = {size: _calls_of_an_empty_tick(size) for size in sizes}
     bars.append(bar(max(calls.values()) / min(calls.values()), 1.0))
     return {
         "bench": "B1",
@@ -133,11 +133,11 @@ def _compare_pass(size: int) -> Callable[[], object]:
     return lambda: [need <= room for need, room in zip(needs, rooms, strict=True)]
 
 
-def _calls_of_an_empty_turn(size: int) -> int:
-    """How many Python functions a turn calls in which nothing happened and nothing was read."""
+def _calls_of_an_empty_tick(size: int) -> int:
+    """How many Python functions a tick calls in which nothing happened and nothing was read."""
     tick = nothing_fits(size)
     measured = Happened((), tick.sample, NOW, measured=True, wall=0.0)
-    first = take_turn(tick.state, measured, Decisions())
+    first = run_tick(tick.state, measured, Decisions())
     again = Happened((), tick.sample, NOW + 0.1, measured=False, wall=0.0)
     state, calls = first.written(), 0
 
@@ -147,10 +147,10 @@ def _calls_of_an_empty_turn(size: int) -> int:
 
     sys.setprofile(count)
     try:
-        turn = take_turn(state, again, first.decisions)
+        after = run_tick(state, again, first.decisions)
     finally:
         sys.setprofile(None)
-    if turn.decisions.refusals is not first.decisions.refusals:
+    if after.decisions.refusals is not first.decisions.refusals:
         raise AssertionError("decided anew although nothing had happened")
     return calls
 
@@ -274,7 +274,7 @@ def _table(result: dict[str, Any]) -> str:
     counts = result["calls_when_nothing_happened"]
     calls = ", ".join(f"{count} at {size:,}" for size, count in counts.items())
     return (
-        f"{table(rows)}\nPython calls of a turn in which nothing happened: {calls}\n"
+        f"{table(rows)}\nPython calls of a tick in which nothing happened: {calls}\n"
         f"void above a spread of {STEADY:g}x; B1: {WORDS[result['passed']]}"
     )
 

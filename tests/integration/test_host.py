@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import pytest
 
 from jupyter_gpugate.core.codec import API_PATH, to_json
-from jupyter_gpugate.core.flow import turn
+from jupyter_gpugate.core.flow import tick
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
 from jupyter_gpugate.core.resources import GB
 from jupyter_gpugate.core.state import Traits
@@ -360,7 +360,7 @@ def test_a_sample_that_cannot_be_used_is_told_until_one_can(
 
     async def body(hosted: Hosted) -> None:
         with monkeypatch.context() as within:
-            within.setattr(turn, "observe", fail)
+            within.setattr(tick, "observe", fail)
             assert (await hosted.ask("POST", "/drain"))[0] == 200
             while not (told := (await hosted.ask("GET", "/queue"))[1]["sample_fault"]):
                 await hosted.gate.changed(hosted.gate.version, 60)

@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 from jupyter_gpugate.core.estimates import EstimateTerm, Origin
 from jupyter_gpugate.core.evidence import Observation, weigh
 from jupyter_gpugate.core.learning.calibration import from_observations, sediment
-from jupyter_gpugate.core.learning.estimation import (
-    estimate,
-    max_workers,
-    provisional_charge,
-    settled_charge,
-)
+from jupyter_gpugate.core.learning.estimation import estimate, max_workers, provisional_charge
+from jupyter_gpugate.core.memory.settling import settled_charge
 from jupyter_gpugate.core.requests import Family, Hints
 from jupyter_gpugate.core.resources import (
     GB,

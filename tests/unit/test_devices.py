@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from jupyter_gpugate.core.admission.devices import ignored_settings, matches, name_of, resources_of
+from jupyter_gpugate.core.admission.devices import ignored_settings, resources_of
 from jupyter_gpugate.core.admission.room import rooms
 from jupyter_gpugate.core.events import Locked
 from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.naming import matches, name_of
 from jupyter_gpugate.core.resources import GB
 from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.core.state import Traits

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jupyter_gpugate.core.admission.needs import estimate_on
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.flow.turn import Happened, take_turn
+from jupyter_gpugate.core.flow.tick import Happened, run_tick
 from jupyter_gpugate.core.learning.calibration import from_observations
+from jupyter_gpugate.core.learning.needs import estimate_on
 from jupyter_gpugate.core.learning.observations import sedimented
 from jupyter_gpugate.core.memory.holding import observe
 from jupyter_gpugate.core.resources import (
@@ -138,10 +138,10 @@ def test_an_estimate_says_why_nothing_is_known() -> None:
     end = NOW + 5
     event = finish(state, at=end, ram_bytes=20 * MB)
     after = seen(end + 0.1, alive=False)
-    turn = take_turn(
+    tick = run_tick(
         state, Happened((event,), after, end + 0.2, measured=True, wall=77.0), Decisions()
     )
-    state = turn.written()
+    state = tick.written()
     term = estimate_on(state.calibration, request(vram=None, ram=None), None, "").term(RAM)
     assert term.need_bytes is None
     assert "600 MB rose and fell elsewhere" in term.note

@@ -14,10 +14,9 @@ from jupyter_gpugate.core.learning.estimation import (
     estimate,
     max_workers,
     need_from_hint,
-    overrun_charge,
     provisional_charge,
-    settled_charge,
 )
+from jupyter_gpugate.core.memory.settling import overrun_charge, settled_charge
 from jupyter_gpugate.core.requests import Family, Hints, Setting
 from jupyter_gpugate.core.resources import (
     GB,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.admission import needs
+from jupyter_gpugate.core.learning import needs
 from jupyter_gpugate.core.requests import Basis
 from jupyter_gpugate.core.resources import GB, RAM
 from jupyter_gpugate.gate.simulation.twins import Behaviour, ramp

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from jupyter_gpugate.core.decisions import Check, Reason
-from jupyter_gpugate.core.explaining.explain import explain, megabytes, resource_words
+from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.naming import megabytes, resource_words
 from jupyter_gpugate.core.resources import GB, MACHINE, MB, RAM
 from jupyter_gpugate.core.samples import Device, KernelProcess, ProcessKey
 from tests.states import GPU, NOW, board, gate, process, sample

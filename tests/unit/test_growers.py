@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.core.explaining.explain import growth_words
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.memory.growers import growth_words, who_grew
+from jupyter_gpugate.core.memory.growers import who_grew
 from jupyter_gpugate.core.memory.holding import observe
 from jupyter_gpugate.core.reports import AttemptOutcome
 from jupyter_gpugate.core.resources import GB, MB

@@ -233,15 +233,15 @@ def test_equal_requests_share_the_verdict_they_would_get_one_by_one(
 
 def compare_with_one_by_one(simulation: Simulation) -> None:
     """Of equal requests the first one refused speaks for all that follow."""
-    turn = Simulation.step(simulation)
-    asked = (turn.decided, turn.happened.sample, turn.at)
+    tick = Simulation.step(simulation)
+    asked = (tick.decided, tick.happened.sample, tick.at)
     grants, refusals, earmarks = decide_one_by_one(*asked)
     decisions = decide(*asked)
     assert decisions.grants == grants
     assert decisions.earmarks == earmarks
     first: dict[GroupKey, Refusal] = {}
     for run_id, refusal in refusals.items():
-        first.setdefault(turn.decided.queue[run_id].key, refusal)
+        first.setdefault(tick.decided.queue[run_id].key, refusal)
     assert decisions.refusals == first
 
 

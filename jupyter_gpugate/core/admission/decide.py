@@ -15,9 +15,9 @@ from typing import Optional, Union
 from jupyter_gpugate.core.admission.checks import Admission, Ask, Asks, check
 from jupyter_gpugate.core.admission.heads import Heads
 from jupyter_gpugate.core.admission.masks import Mask, visible
-from jupyter_gpugate.core.admission.needs import needs_of
 from jupyter_gpugate.core.admission.room import machine_reason, rooms
 from jupyter_gpugate.core.decisions import Decisions, Refusal
+from jupyter_gpugate.core.learning.needs import needs_of
 from jupyter_gpugate.core.requests import (
     Basis,
     Enforcement,

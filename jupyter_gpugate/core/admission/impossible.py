@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from jupyter_gpugate.core.admission.masks import told, visible
-from jupyter_gpugate.core.admission.needs import needs_of
 from jupyter_gpugate.core.estimates import TermNeed
-from jupyter_gpugate.core.explaining.explain import megabytes
+from jupyter_gpugate.core.learning.needs import needs_of
+from jupyter_gpugate.core.naming import megabytes
 from jupyter_gpugate.core.requests import Basis, Request
 from jupyter_gpugate.core.samples import Device, Sample
 from jupyter_gpugate.core.state import GateState

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Optional
 
-from jupyter_gpugate.core.admission.devices import name_of
+from jupyter_gpugate.core.naming import name_of
 from jupyter_gpugate.core.samples import Device
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"

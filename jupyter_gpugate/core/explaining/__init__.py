@@ -1,4 +1,4 @@
-"""Runs in any process; may import core.
+"""Runs in any process; may import core, core.learning, core.admission.
 
 Answers for people and programs: snapshot, reasons, expected starts, inputs of a decision.
 """

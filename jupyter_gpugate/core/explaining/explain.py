@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Callable
 
-from jupyter_gpugate.core.admission.devices import name_of
 from jupyter_gpugate.core.decisions import Check, Reason
-from jupyter_gpugate.core.resources import MACHINE, MB, RAM, HolderKind
+from jupyter_gpugate.core.naming import megabytes, resource_words
+from jupyter_gpugate.core.resources import MB, HolderKind
+from jupyter_gpugate.core.shares import Rise
 from jupyter_gpugate.core.state import GateState
 
 HELD_BY_THIS_NOTEBOOK = "held_by_this_notebook"
-#: How many external holders a sentence names.
+#: How many holders a sentence names.
 _NAMED = 3
-
-
-def megabytes(value: int) -> str:
-    """Bytes as people read them: ``2,049 MB``."""
-    return f"{round(value / MB):,} MB"
-
-
-def resource_words(state: GateState, resource: str) -> str:
-    """A resource as people call it: ``RAM``, ``GPU 0 (NVIDIA L4)``; no two alike."""
-    if resource == RAM:
-        return "RAM"
-    if resource == MACHINE:
-        return "this machine"
-    device = state.inventory.get(resource)
-    if device is None:
-        return f"device {resource}"
-    return f"{name_of(state.inventory, resource)} ({device.model})"
 
 
 def explain(state: GateState, reason: Reason) -> str:
     """One sentence on why a run is kept waiting."""
     return _WORDS[reason.check](state, reason)
+
+
+def growth_words(
+    state: GateState, resource: str, grown: Iterable[Rise], name: Callable[[Rise], str]
+) -> str:
+    """Say in one sentence who took the memory that a run lacked; ``name`` names a process."""
+    listed = sorted(grown, key=lambda one: -one.rise_bytes)
+    words = [
+        f"{_grower_words(one, name)} by {megabytes(one.rise_bytes)}" for one in listed[:_NAMED]
+    ]
+    if len(listed) > _NAMED:
+        words.append(f"others by {megabytes(sum(one.rise_bytes for one in listed[_NAMED:]))}")
+    where = resource_words(state, resource)
+    return f"{where} ran short while it ran, as others there grew: {', '.join(words)}"
+
+
+def _grower_words(one: Rise, name: Callable[[Rise], str]) -> str:
+    if one.who.kind == "process":
+        return name(one)
+    return f"{one.who.kind} {one.who.name}" if one.who.kind else "unnamed processes"
 
 
 def _where(state: GateState, reason: Reason) -> str:

@@ -7,9 +7,9 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Optional
 
-from jupyter_gpugate.core.admission.needs import setting_on
 from jupyter_gpugate.core.decisions import Check, Reason
 from jupyter_gpugate.core.evidence import Track
+from jupyter_gpugate.core.learning.needs import setting_on
 from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.resources import RAM
 from jupyter_gpugate.core.state import GateState

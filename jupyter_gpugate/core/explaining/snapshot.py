@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jupyter_gpugate.core.admission.devices import ignored_settings, name_of
+from jupyter_gpugate.core.admission.devices import ignored_settings
 from jupyter_gpugate.core.admission.room import Room, earmark, rooms
 from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.decisions import Decisions
@@ -17,6 +17,7 @@ from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.explaining.inputs import inputs_of, replay
 from jupyter_gpugate.core.explaining.waiting import WaitingRows, queued_row, reason_rows
 from jupyter_gpugate.core.leases import Lease, Lingering
+from jupyter_gpugate.core.naming import name_of
 from jupyter_gpugate.core.resources import RAM, VRAM, HolderKind
 from jupyter_gpugate.core.samples import ReaderHealth, Sample
 from jupyter_gpugate.core.shares import ResourceAttribution

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Optional
 
-from jupyter_gpugate.core.admission.needs import estimate_for, model_told
+from jupyter_gpugate.core.admission.masks import Mask, visible
 from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.decisions import Check, Decisions, Reason
-from jupyter_gpugate.core.explaining.explain import (
-    HELD_BY_THIS_NOTEBOOK,
-    explain,
-    megabytes,
-    resource_words,
-)
+from jupyter_gpugate.core.explaining.explain import HELD_BY_THIS_NOTEBOOK, explain
 from jupyter_gpugate.core.explaining.outlook import eta_s, expected_ends
+from jupyter_gpugate.core.learning.needs import estimate_for, models_of
+from jupyter_gpugate.core.naming import megabytes, resource_words
 from jupyter_gpugate.core.resources import Holder, HolderKind
 from jupyter_gpugate.core.state import GateState, GroupKey, Queued
 
@@ -29,6 +26,18 @@ def queued_row(
 def reason_rows(state: GateState, decisions: Decisions, queued: Queued) -> list[dict[str, Any]]:
     """The reasons of one request; memory that its own notebook holds is named first."""
     return WaitingRows(state, decisions, 0.0).reasons(queued)
+
+
+def model_told(state: GateState, devices: Iterable[str], mask: Mask) -> str:
+    """Return the kind of device to estimate for: a requested one, else one that is here.
+
+    A device that is missing, or hidden by the request's mask, gives it no number.
+    """
+    inventory, seen = state.inventory, visible(mask, state.inventory)
+    here = state.present if seen is None else state.present & seen
+    present = models_of({uuid: device for uuid, device in inventory.items() if uuid in here})
+    about = [inventory[uuid].model for uuid in devices if uuid in inventory]
+    return next((model for model in (*about, *present) if model in present), "")
 
 
 class WaitingRows:

@@ -1,4 +1,4 @@
-"""Runs in any process; may import core.
+"""Runs in any process; may import core, core.memory, core.learning, core.admission, core.explaining.
 
 From one state to the next: a tick, the transitions, and limits that have passed.
-"""
+"""  # noqa: E501 - a test reads the first line

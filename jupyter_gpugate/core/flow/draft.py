@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Callable, Optional
 
-from jupyter_gpugate.core.admission.needs import needs_of
 from jupyter_gpugate.core.estimates import Estimates, Needs
+from jupyter_gpugate.core.learning.needs import needs_of
 from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.core.state import (

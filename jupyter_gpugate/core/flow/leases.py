@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any, Callable, Optional
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.admission.needs import estimate_for
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.flow.draft import Draft
+from jupyter_gpugate.core.learning.needs import estimate_for
 from jupyter_gpugate.core.leases import Lease, Lingering, Usage
 from jupyter_gpugate.core.memory.growers import FAILURES, others_of
 from jupyter_gpugate.core.reports import (
     AttemptOutcome,
-    Peaks,
     Phase,
     RunEnd,
 )
@@ -174,7 +173,7 @@ def _beat(draft: Draft, event: ev.Beat) -> None:
             tree=event.tree or lease.tree,
             beat_at=event.at,
             report=event.report,
-            peaks=greater_peaks(lease.peaks, event.peaks),
+            peaks=lease.peaks.merged(event.peaks),
             stop_reason=event.stop_reason or lease.stop_reason,
             **changes,
         )
@@ -187,21 +186,6 @@ def _episode_s(lease: Lease, event: ev.Beat) -> float:
     if since is None:
         return 0.0
     return (event.at - since) * lease.request.setting.workers / (event.episode - lease.episode)
-
-
-def greater_peaks(a: Peaks, b: Peaks) -> Peaks:
-    """The greater of two reports, number by number; the later one says what is covered."""
-    ram = [p for p in (a.ram_bytes, b.ram_bytes) if p is not None]
-    vram = dict(a.vram_bytes)
-    for uuid, peak in b.vram_bytes.items():
-        vram[uuid] = max(peak, vram.get(uuid, 0))
-    return Peaks(
-        ram_bytes=max(ram) if ram else None,
-        ram_meter=b.ram_meter or a.ram_meter,
-        ram_covered=b.ram_covered,
-        vram_bytes=vram,
-        vram_covered=b.vram_covered,
-    )
 
 
 def _measured(draft: Draft, event: ev.Measured) -> None:
@@ -246,7 +230,7 @@ def _finished(draft: Draft, event: ev.Finished) -> None:
     outcome = event.end.outcome
     end = RUN_END[outcome]
     if end is not None:
-        known = replace(lease, peaks=greater_peaks(lease.peaks, event.end.peaks))
+        known = replace(lease, peaks=lease.peaks.merged(event.end.peaks))
         _end(draft, known, event.at, end, event.end.reason, event.end.oom_evidence)
     elif outcome is AttemptOutcome.EVICTED:
         _queue_again(draft, lease, lease.attempt, lease.unstarted_grants)

@@ -31,7 +31,6 @@ from jupyter_gpugate.core.learning.scaling import (
 from jupyter_gpugate.core.requests import Family, Hints, Setting
 from jupyter_gpugate.core.resources import (
     GB,
-    MB,
     RAM,
     HolderKind,
 )
@@ -41,9 +40,6 @@ MOST_WORKERS: Final = 64
 LEAST_WATCH_BYTES: Final = GB
 PRIOR_FACTOR: Final = 2
 BOUND_FACTOR: Final = 1.5
-SETTLED_FACTOR: Final = 1.25
-SETTLED_EXTRA_BYTES: Final = 256 * MB
-OVERRUN_FACTOR: Final = 1.25
 
 
 def estimate(
@@ -137,16 +133,6 @@ def provisional_charge(
     if not shrink:
         return charge
     return min(charge, max(fits_now_bytes, prior_bytes or 0, bound, LEAST_WATCH_BYTES))
-
-
-def settled_charge(peak_bytes: int, charge_bytes: int) -> int:
-    """Return the charge of a run that has shown its peak: it only ever falls."""
-    return min(charge_bytes, math.ceil(SETTLED_FACTOR * peak_bytes) + SETTLED_EXTRA_BYTES)
-
-
-def overrun_charge(held_bytes: int) -> int:
-    """Return the charge of a run that holds more than it was charged."""
-    return math.ceil(OVERRUN_FACTOR * held_bytes)
 
 
 @dataclass(frozen=True)

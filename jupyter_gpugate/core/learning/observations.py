@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import NamedTuple, Optional
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.admission.needs import setting_on
 from jupyter_gpugate.core.evidence import Observation
-from jupyter_gpugate.core.flow.leases import greater_peaks
+from jupyter_gpugate.core.learning.needs import setting_on
 from jupyter_gpugate.core.leases import Lease, Usage
 from jupyter_gpugate.core.memory.elsewhere import risen_elsewhere
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
@@ -34,7 +33,7 @@ def sedimented(
     lease = state.leases.get(event.run_id)
     if lease is None or lease.fence != event.fence or lease.started_at is None:
         return ()
-    end = replace(event.end, peaks=greater_peaks(lease.peaks, event.end.peaks))
+    end = replace(event.end, peaks=lease.peaks.merged(event.end.peaks))
     seen = (_of_ram(lease, end, event.at), _of_vram(state, lease, end, event.at))
     lessons = []
     for shown in filter(None, seen):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Callable, Optional
+from typing import Optional
 
-from jupyter_gpugate.core.explaining.explain import megabytes, resource_words
 from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.core.resources import MB, RAM, HolderKind
@@ -18,8 +17,6 @@ from jupyter_gpugate.core.state import Ended, GateState
 LEAST_RISE_BYTES = 64 * MB
 #: A resource with less than this free counts as full.
 FULL_BYTES = 256 * MB
-#: How many growers a sentence names.
-NAMED = 3
 #: Ends that a full resource may have caused, and the evidence for it.
 FAILURES = (RunEnd.FAILED, RunEnd.OOM, RunEnd.LOST)
 FULL_BY_EVIDENCE = {"device_full": "vram", "host_oom_killer": RAM, "memory_error": RAM}
@@ -132,24 +129,6 @@ def _lacks(state: GateState, run_id: str, resource: str) -> bool:
         return False
     held = left.held_bytes if left else 0
     return is_short(free + held, state.ended[run_id].charges.get(resource, 0), free)
-
-
-def growth_words(
-    state: GateState, resource: str, grown: Iterable[Rise], name: Callable[[Rise], str]
-) -> str:
-    """Say in one sentence who took the memory that a run lacked; ``name`` names a process."""
-    listed = sorted(grown, key=lambda one: -one.rise_bytes)
-    words = [f"{_words(one, name)} by {megabytes(one.rise_bytes)}" for one in listed[:NAMED]]
-    if len(listed) > NAMED:
-        words.append(f"others by {megabytes(_sum(listed[NAMED:]))}")
-    where = resource_words(state, resource)
-    return f"{where} ran short while it ran, as others there grew: {', '.join(words)}"
-
-
-def _words(one: Rise, name: Callable[[Rise], str]) -> str:
-    if one.who.kind == "process":
-        return name(one)
-    return f"{one.who.kind} {one.who.name}" if one.who.kind else "unnamed processes"
 
 
 def _sum(grown: Iterable[Rise]) -> int:

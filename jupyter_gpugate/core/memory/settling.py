@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import Optional
+from typing import Final, Optional
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.learning.estimation import overrun_charge, settled_charge
 from jupyter_gpugate.core.leases import Lease, Usage
+from jupyter_gpugate.core.resources import MB
 from jupyter_gpugate.core.state import GateState
+
+SETTLED_FACTOR: Final = 1.25
+SETTLED_EXTRA_BYTES: Final = 256 * MB
+OVERRUN_FACTOR: Final = 1.25
 
 
 def settling_events(state: GateState, lease: Lease, now: float) -> Iterable[ev.Recharged]:
@@ -26,6 +31,16 @@ def settling_events(state: GateState, lease: Lease, now: float) -> Iterable[ev.R
         yield ev.Recharged(now, lease.run_id, lease.fence, overrun, "overrun")
     if settled:
         yield ev.Recharged(now, lease.run_id, lease.fence, settled, "settled")
+
+
+def settled_charge(peak_bytes: int, charge_bytes: int) -> int:
+    """Return the charge of a run that has shown its peak: it only ever falls."""
+    return min(charge_bytes, math.ceil(SETTLED_FACTOR * peak_bytes) + SETTLED_EXTRA_BYTES)
+
+
+def overrun_charge(held_bytes: int) -> int:
+    """Return the charge of a run that holds more than it was charged."""
+    return math.ceil(OVERRUN_FACTOR * held_bytes)
 
 
 def is_unsettled(lease: Lease, resource: str) -> bool:

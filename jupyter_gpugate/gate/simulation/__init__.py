@@ -1,4 +1,4 @@
-"""Runs in tests and benchmarks; may import core, gate.
+"""Runs in tests and benchmarks; may import core, gate, gate.journal.
 
 The same gate without a machine.
 """

@@ -1,6 +1,6 @@
 """In-memory twins of the readers, the journal, the run side and the clock, for one thread.
 
-A `Simulation` takes the same turns as the real gate on a machine that is a table of numbers, in
+A `Simulation` runs the same ticks as the real gate on a machine that is a table of numbers, in
 simulated seconds.  It serves tests, benchmarks, and anyone who wants to know what the gate would
 do with a workload.
 """
@@ -14,7 +14,7 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.flow.turn import Happened, Turn, take_turn
+from jupyter_gpugate.core.flow.tick import Happened, Tick, run_tick
 from jupyter_gpugate.core.reports import (
     AttemptOutcome,
     EndReport,
@@ -122,7 +122,7 @@ class Simulation:
         self.ended: dict[str, EndReport] = {}
         self.granted: list[tuple[float, Grant]] = []
         self.posted: list[ev.Event] = []
-        self.turns: list[Turn] = []
+        self.ticks: list[Tick] = []
         self.returns_after_s = 0.0  # how late memory of the dead comes back
         self.is_present = True  # False: the run side is away, live runs go on
         self.starts_runs = True  # False: grants reach nobody
@@ -153,8 +153,8 @@ class Simulation:
         self.posted.append(ev.Requested(self.now, request, "run-side"))
         return run_id
 
-    def step(self, seconds: float = 1.0) -> Turn:
-        """Let time pass, let the runs live, and take one turn with a fresh sample."""
+    def step(self, seconds: float = 1.0) -> Tick:
+        """Let time pass, let the runs live, and run one tick with a fresh sample."""
         self.now += seconds
         if self.is_present:
             self.posted.append(ev.Present(self.now, "run-side"))
@@ -163,10 +163,10 @@ class Simulation:
         posted, self.posted = self.posted, []
         sample = self.machine.sample(self.now)
         happened = Happened(tuple(posted), sample, self.now, measured=True, wall=self.now)
-        turn = take_turn(self.state, happened, self.decisions)
-        self._record(turn)
-        self.turns.append(turn)
-        return turn
+        tick = run_tick(self.state, happened, self.decisions)
+        self._record(tick)
+        self.ticks.append(tick)
+        return tick
 
     def steps(self, count: int) -> None:
         """Take so many steps of a second."""
@@ -201,17 +201,17 @@ class Simulation:
         for holding in (run.supervisor, run.worker):
             self.machine.kill(holding.key, self.now, self.returns_after_s)
 
-    def _record(self, turn: Turn) -> None:
+    def _record(self, tick: Tick) -> None:
         try:
-            self.journal.append([*self._kept, *turn.record], durable=True)
+            self.journal.append([*self._kept, *tick.record], durable=True)
         except JournalError:
-            self.state, later = turn.unwritten()
-            self.decisions = turn.withheld()
+            self.state, later = tick.unwritten()
+            self.decisions = tick.withheld()
             self._kept.extend(later)
             return
         self._kept = []
-        self.state, self.decisions = turn.written(), turn.decisions
-        for grant in turn.decisions.grants:
+        self.state, self.decisions = tick.written(), tick.decisions
+        for grant in tick.decisions.grants:
             self.granted.append((self.now, grant))
             if self.starts_runs:
                 self._start(grant)

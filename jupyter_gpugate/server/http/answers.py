@@ -8,19 +8,14 @@ from typing import Any
 from jupyter_gpugate.core.admission.checks import Admission
 from jupyter_gpugate.core.admission.decide import verdict_on
 from jupyter_gpugate.core.admission.masks import told, visible
-from jupyter_gpugate.core.admission.needs import (
-    estimate_for,
-    model_told,
-    models_of,
-    needs_of,
-    setting_on,
-)
 from jupyter_gpugate.core.admission.room import rooms
 from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.decisions import Refusal
 from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.explaining.snapshot import device_words, queued_row, running_row
+from jupyter_gpugate.core.explaining.waiting import model_told
 from jupyter_gpugate.core.learning.estimation import max_workers
+from jupyter_gpugate.core.learning.needs import estimate_for, models_of, needs_of, setting_on
 from jupyter_gpugate.core.learning.scaling import in_mb
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.core.resources import RAM, VRAM

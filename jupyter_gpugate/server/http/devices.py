@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from jupyter_gpugate.core.admission.devices import closed_by, matches, name_of, resources_of, short
+from jupyter_gpugate.core.admission.devices import closed_by, resources_of
 from jupyter_gpugate.core.admission.masks import VARIABLE, mask_of, told, visible
 from jupyter_gpugate.core.admission.room import live_runs
+from jupyter_gpugate.core.naming import matches, name_of, short
 from jupyter_gpugate.core.resources import MACHINE
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.loop import GateLoop

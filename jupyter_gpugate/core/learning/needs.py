@@ -1,12 +1,11 @@
-"""What admission must know of a request, worked out once and kept until it can change."""
+"""The needs of a request, from its estimates on every kind of device here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Optional
 
-from jupyter_gpugate.core.admission.masks import Mask, visible
 from jupyter_gpugate.core.estimates import (
     NO_ESTIMATE,
     Estimate,
@@ -21,7 +20,6 @@ from jupyter_gpugate.core.learning.estimation import estimate
 from jupyter_gpugate.core.requests import Basis, Request, Setting
 from jupyter_gpugate.core.resources import RAM, VRAM, HolderKind
 from jupyter_gpugate.core.samples import Device
-from jupyter_gpugate.core.state import GateState
 
 
 def models_of(inventory: Mapping[str, Device]) -> dict[str, Device]:
@@ -89,18 +87,6 @@ def estimate_for(estimates: Estimates, model: str) -> Estimate:
     """The one for this kind of device, or any."""
     known = dict(estimates)
     return known.get(model) or next(iter(known.values()), NO_ESTIMATE)
-
-
-def model_told(state: GateState, devices: Iterable[str], mask: Mask) -> str:
-    """Return the kind of device to estimate for: a requested one, else one that is here.
-
-    A device that is missing, or hidden by the request's mask, gives it no number.
-    """
-    inventory, seen = state.inventory, visible(mask, state.inventory)
-    here = state.present if seen is None else state.present & seen
-    present = models_of({uuid: device for uuid, device in inventory.items() if uuid in here})
-    about = [inventory[uuid].model for uuid in devices if uuid in inventory]
-    return next((model for model in (*about, *present) if model in present), "")
 
 
 def _nothing_known(request: Request, why: str) -> Estimate:

@@ -1,6 +1,6 @@
-"""One turn of the gate, pure: events and a sample in, decisions and what to write down out.
+"""One tick of the gate, pure: events and a sample in, decisions and what to write down out.
 
-The real gate and the simulator both take their turns here.
+The gate and its simulation both run their ticks here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GAP_S = 10.0
 
 @dataclass(frozen=True)
 class Happened:
-    """What a turn takes in."""
+    """What a tick takes in."""
 
     posted: tuple[ev.Event, ...]
     sample: Sample
@@ -36,8 +36,8 @@ class Happened:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What one turn would do; nothing of it counts before it is written down."""
+class Tick:
+    """What one tick would do; nothing of it counts before it is written down."""
 
     before: GateState
     last: Decisions  # what stood before
@@ -84,7 +84,7 @@ class Turn:
         return replace(self.decisions, grants=(), refusals=refusals)
 
 
-def take_turn(state: GateState, happened: Happened, last: Decisions) -> Turn:
+def run_tick(state: GateState, happened: Happened, last: Decisions) -> Tick:
     """Apply what happened, take the sample in if it is a new one, and decide.
 
     ``last`` stands again, less its grants, where nothing has changed.
@@ -92,10 +92,10 @@ def take_turn(state: GateState, happened: Happened, last: Decisions) -> Turn:
     before = _after_gap(state, happened.now)
     after, events, fault = _advance(before, happened, last)
     if not happened.measured and not events:
-        return Turn(before, last, happened, after, replace(last, grants=()), ())
+        return Tick(before, last, happened, after, replace(last, grants=()), ())
     decisions = decide(after, Sample() if fault else happened.sample, happened.now)
     verdicts = tuple(_changed_verdicts(after, decisions, last, events, happened.now))
-    return Turn(before, last, happened, after, decisions, (*events, *verdicts), fault)
+    return Tick(before, last, happened, after, decisions, (*events, *verdicts), fault)
 
 
 def _advance(

@@ -1,4 +1,4 @@
-"""One turn of the gate: what counts before and after it is written down, and what costs nothing."""
+"""One tick of the gate: what counts before and after it is written down, and what costs nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.decisions import Check, Decisions
-from jupyter_gpugate.core.flow import turn as turn_module
+from jupyter_gpugate.core.flow import tick as tick_module
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.flow.turn import Happened, Turn, take_turn
+from jupyter_gpugate.core.flow.tick import Happened, Tick, run_tick
 from jupyter_gpugate.core.leases import Usage
 from jupyter_gpugate.core.resources import GB, RAM
 from jupyter_gpugate.core.samples import Fault, Sample
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def turn(
+def tick(
     state: GateState,
     *posted: ev.Event,
     at: float = NOW,
     last: Decisions | None = None,
     **fields: Any,
-) -> Turn:
-    """One turn with these events; a new sample unless ``measured`` says no."""
+) -> Tick:
+    """One tick with these events; a new sample unless ``measured`` says no."""
     given = {"sample": sample(at), "measured": True, **fields}
-    return take_turn(state, Happened(posted, now=at, wall=77.0, **given), last or Decisions())
+    return run_tick(state, Happened(posted, now=at, wall=77.0, **given), last or Decisions())
 
 
 def kinds(events: tuple[ev.Event, ...]) -> list[str]:
@@ -40,8 +40,8 @@ def kinds(events: tuple[ev.Event, ...]) -> list[str]:
     return [event.kind for event in events]
 
 
-def told(found: Turn, run_id: str = "run") -> list[Check]:
-    """What a run is told in a turn."""
+def told(found: Tick, run_id: str = "run") -> list[Check]:
+    """What a run is told in a tick."""
     return [r.check for r in found.decisions.reasons_of(found.decided.queue[run_id].key)]
 
 
@@ -54,7 +54,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         calls += 1
         return decide(*args)
 
-    monkeypatch.setattr(turn_module, "decide", counting)
+    monkeypatch.setattr(tick_module, "decide", counting)
     return lambda: calls
 
 
@@ -62,20 +62,20 @@ def test_nothing_is_decided_anew_where_nothing_has_happened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without an event or a new sample the last decisions stand, less their grants."""
-    first = turn(gate(request(vram=30 * GB), request("small")))
+    first = tick(gate(request(vram=30 * GB), request("small")))
     assert len(first.grants) == 1
     calls = counted(monkeypatch)
-    again = turn(first.written(), at=NOW + 0.5, last=first.decisions, measured=False)
+    again = tick(first.written(), at=NOW + 0.5, last=first.decisions, measured=False)
     assert calls() == 0
     assert again.decisions.refusals is first.decisions.refusals
     assert (again.decisions.grants, again.record) == ((), ())
-    turn(first.written(), at=NOW + 1, last=first.decisions)
+    tick(first.written(), at=NOW + 1, last=first.decisions)
     assert calls() == 1
 
 
 def test_grants_are_part_of_what_is_written_down() -> None:
     """The record holds the events and the grants; only then the leases live."""
-    found = turn(gate(), ev.Requested(NOW, request(), "side"))
+    found = tick(gate(), ev.Requested(NOW, request(), "side"))
     assert kinds(found.record) == ["requested", "granted"]
     assert "run" not in found.decided.leases
     assert "run" in found.written().leases
@@ -86,14 +86,14 @@ def test_heartbeats_and_presences_are_not_written_down() -> None:
     """A gate that is left alone writes nothing."""
     state = start(gate(request()))
     beat = ev.Beat(NOW, "run", 1, (key_of("run"),))
-    found = turn(state, beat, ev.Present(NOW, "side"), ev.DriverSeen(NOW, "550"))
+    found = tick(state, beat, ev.Present(NOW, "side"), ev.DriverSeen(NOW, "550"))
     assert found.record == ()
 
 
 def test_what_could_not_be_written_does_not_exist_but_ends_count() -> None:
     """Submits and grants are refused; an end is kept in memory, to be written later."""
     state = start(gate(request(), request("waits", vram=30 * GB)), charges={RAM: GB, GPU: 9 * GB})
-    found = turn(state, finish(state), ev.Requested(NOW, request("new"), "side"))
+    found = tick(state, finish(state), ev.Requested(NOW, request("new"), "side"))
     assert [grant.run_id for grant in found.decisions.grants] == ["new"]
     after, later = found.unwritten()
     assert "run" in after.ended
@@ -104,7 +104,7 @@ def test_what_could_not_be_written_does_not_exist_but_ends_count() -> None:
 
 def test_who_would_start_is_told_that_the_journal_is_in_the_way() -> None:
     """Nobody waits without a reason, also while nothing can be written."""
-    found = turn(gate(request(), request("large", vram=30 * GB)))
+    found = tick(gate(request(), request("large", vram=30 * GB)))
     withheld = found.withheld()
     assert withheld.grants == ()
     (reason,) = withheld.reasons_of(found.decided.queue["run"].key)
@@ -113,36 +113,36 @@ def test_who_would_start_is_told_that_the_journal_is_in_the_way() -> None:
     assert [r.check for r in large] == [Check.EXTERNAL_HOLDS]
 
 
-def test_an_end_teaches_before_the_same_turn_decides() -> None:
+def test_an_end_teaches_before_the_same_tick_decides() -> None:
     """A run whose sibling has just completed is admitted by what that one showed."""
     state = start(gate(request(vram=None), request("next", vram=None)))
     lease = state.leases["run"]
     usage = {r: Usage(read_at=NOW, peak_bytes=GB) for r in (RAM, GPU)}
     state = replace(state, leases={"run": replace(lease, usage=usage)})
-    found = turn(state, finish(state, at=NOW + 1), at=NOW + 1)
+    found = tick(state, finish(state, at=NOW + 1), at=NOW + 1)
     assert kinds(found.events)[:3] == ["finished", "sedimented", "sedimented"]
     (grant,) = found.decisions.grants
     assert (grant.run_id, grant.basis[GPU].value) == ("next", "calibrated")
 
 
 def test_an_exit_is_not_credited_before_it_is_seen() -> None:
-    """The turn that learns of an end decides by what the sample shows free."""
+    """The tick that learns of an end decides by what the sample shows free."""
     state = start(gate(request(), request("next", vram=20 * GB)), charges={RAM: GB, GPU: 20 * GB})
     lease = state.leases["run"]
     usage = {**lease.usage, GPU: Usage(held_bytes=20 * GB, peak_bytes=20 * GB, read_at=NOW)}
     state = replace(state, leases={"run": replace(lease, usage=usage)})
     still = sample(NOW + 1, free={GPU: 4 * GB})
-    found = turn(state, finish(state, at=NOW + 1), at=NOW + 1, sample=still)
+    found = tick(state, finish(state, at=NOW + 1), at=NOW + 1, sample=still)
     assert found.grants == ()
     assert told(found, "next") == [Check.FIT]
-    free = turn(found.written(), at=NOW + 2, last=found.decisions)
+    free = tick(found.written(), at=NOW + 2, last=found.decisions)
     assert [grant.run_id for grant in free.decisions.grants] == ["next"]
 
 
 def test_a_sample_that_cannot_be_used_admits_nothing_and_breaks_nothing() -> None:
-    """Whatever was read, the turn ends, says what was wrong, and holds everything as stale."""
+    """Whatever was read, the tick ends, says what was wrong, and holds everything as stale."""
     broken = replace(sample(), devices=(None,))  # type: ignore[arg-type]
-    found = turn(gate(request()), sample=broken)
+    found = tick(gate(request()), sample=broken)
     assert "AttributeError" in found.fault
     assert told(found) == [Check.STALE, Check.STALE]
     assert found.grants == ()
@@ -151,34 +151,34 @@ def test_a_sample_that_cannot_be_used_admits_nothing_and_breaks_nothing() -> Non
 # -- the story of a run ---------------------------------------------------------------------------
 
 
-def verdicts(found: Turn) -> dict[str, str]:
-    """What the story of each run is told in a turn."""
+def verdicts(found: Tick) -> dict[str, str]:
+    """What the story of each run is told in a tick."""
     return {e.run_id: e.verdict for e in found.events if isinstance(e, ev.VerdictChanged)}
 
 
 def test_a_change_of_the_dominant_reason_is_written_into_the_story() -> None:
     """Once for each change, and not again while it stays the same."""
-    first = turn(gate(request(vram=30 * GB)))
+    first = tick(gate(request(vram=30 * GB)))
     assert verdicts(first) == {"run": "external_holds"}
-    second = turn(first.written(), at=NOW + 1, last=first.decisions)
+    second = tick(first.written(), at=NOW + 1, last=first.decisions)
     assert verdicts(second) == {}
     drained = ev.DrainChanged(NOW, draining=True)
-    third = turn(second.written(), drained, at=NOW + 2, last=second.decisions)
+    third = tick(second.written(), drained, at=NOW + 2, last=second.decisions)
     assert verdicts(third) == {"run": "drain"}
 
 
 def test_a_newcomer_is_told_what_its_equals_know() -> None:
     """A run that joins a group has its reason in its own story."""
-    first = turn(gate(request(vram=30 * GB)))
+    first = tick(gate(request(vram=30 * GB)))
     joined = ev.Requested(NOW, request("twin", vram=30 * GB), "side")
-    second = turn(first.written(), joined, at=NOW + 1, last=first.decisions)
+    second = tick(first.written(), joined, at=NOW + 1, last=first.decisions)
     assert verdicts(second) == {"twin": "external_holds"}
 
 
 def test_a_run_that_starts_is_not_told_why_it_waits() -> None:
     """Of equal runs those that start have no reason in their story."""
     state = gate(*(request(f"r{n}", vram=10 * GB) for n in range(3)))
-    assert verdicts(turn(state)) == {"r2": "fit"}
+    assert verdicts(tick(state)) == {"r2": "fit"}
 
 
 # -- time -----------------------------------------------------------------------------------------
@@ -189,12 +189,12 @@ def test_after_a_gap_everybody_gets_one_fresh_time_to_live() -> None:
     state = start(gate(request(), request("waits", max_wait_s=30.0, vram=30 * GB)))
     state = replace(state, ticked_at=NOW)
     gone = sample(NOW + 600)
-    found = turn(state, at=NOW + 600, sample=gone)
+    found = tick(state, at=NOW + 600, sample=gone)
     assert "run" in found.written().leases
     assert "waits" in found.written().queue
-    later = turn(found.written(), at=NOW + 609, last=found.decisions)
+    later = tick(found.written(), at=NOW + 609, last=found.decisions)
     assert "waits" in later.written().queue
-    last = turn(
+    last = tick(
         replace(later.written(), ticked_at=NOW + 615), at=NOW + 616, last=later.decisions
     ).written()
     assert last.ended["waits"].end.value == "expired"
@@ -202,10 +202,10 @@ def test_after_a_gap_everybody_gets_one_fresh_time_to_live() -> None:
 
 
 def test_a_regular_beat_is_no_gap() -> None:
-    """Ten seconds without a turn are slow, and no more."""
+    """Ten seconds without a tick are slow, and no more."""
     state = replace(gate(request()), ticked_at=NOW)
-    assert turn(state, at=NOW + 10).written().patient_until == state.patient_until
-    assert turn(state, at=NOW + 10.1).written().patient_until == NOW + 25.1
+    assert tick(state, at=NOW + 10).written().patient_until == state.patient_until
+    assert tick(state, at=NOW + 10.1).written().patient_until == NOW + 25.1
 
 
 def test_an_empty_sample_and_a_hanging_driver_hold_only_what_rests_on_them() -> None:
@@ -213,16 +213,16 @@ def test_an_empty_sample_and_a_hanging_driver_hold_only_what_rests_on_them() -> 
     state = gate(request(), request("none", gpus=0))
     health = replace(sample().readers[0], fault=Fault("TIMEOUT", "no answer", NOW))
     hung = replace(sample(), devices=(), readers=(health,))
-    found = turn(state, sample=hung)
+    found = tick(state, sample=hung)
     assert [grant.run_id for grant in found.decisions.grants] == ["none"]
     assert told(found) == [Check.STALE]
-    assert turn(state, sample=Sample()).grants == ()
+    assert tick(state, sample=Sample()).grants == ()
 
 
 def test_folding_the_record_gives_the_same_leases() -> None:
     """What is written down is all that a restart needs."""
     begin = gate()
-    found = turn(begin, ev.Requested(NOW, request(), "side"))
+    found = tick(begin, ev.Requested(NOW, request(), "side"))
     again = apply(begin, found.record)
     # What others held at the grant comes from a sample, is not recorded, and decides nothing.
     written = found.written().leases
