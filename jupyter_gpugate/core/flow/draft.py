@@ -1,57 +1,89 @@
-"""The next state while it is being made: only those fields are copied that a batch changes."""
+"""The next state while it is being made: only those tables are copied that a batch changes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Callable, Optional
+from typing import Callable, Generic, Optional, TypeVar
 
+from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.estimates import Estimates, Needs
 from jupyter_gpugate.core.learning.needs import needs_of
 from jupyter_gpugate.core.leases import Lease
-from jupyter_gpugate.core.requests import Request
-from jupyter_gpugate.core.state import (
-    Ended,
-    GateState,
-    GroupKey,
-    Queued,
-)
+from jupyter_gpugate.core.requests import Family, Hints, Request, Setting
+from jupyter_gpugate.core.state import Ended, GateState, GroupKey, Queued
 
 #: How many ended runs the gate remembers for their run sides to read.
 ENDED_KEPT = 1000
-#: What the needs of a request rest on.
-_GROUNDS = ("calibration", "inventory", "driver")
+
+K = TypeVar("K")
+V = TypeVar("V")
+E = TypeVar("E", bound=ev.Event)
+
+
+class Table(Generic[K, V]):
+    """A table of the state; it is copied before its first change."""
+
+    __slots__ = ("_own", "rows")
+
+    def __init__(self, rows: Mapping[K, V]) -> None:
+        self.rows = rows  # with all changes so far; only to be read
+        self._own: Optional[dict[K, V]] = None
+
+    def own(self) -> dict[K, V]:
+        """The rows, to be changed."""
+        if self._own is None:
+            self.rows = self._own = dict(self.rows)
+        return self._own
 
 
 class Draft:
-    """A copy of the state that one batch of events may change; the state itself stays as it is."""
+    """A copy of the state that one batch of events may change; ``before`` stays as it is."""
 
     def __init__(self, state: GateState) -> None:
-        self._state = state
-        self._changed: dict[str, Any] = {}
-        self._own_groups: set[GroupKey] = set()
-        self._needs: dict[Any, tuple[Needs, Estimates]] = {}
-
-    def table(self, name: str) -> dict[Any, Any]:
-        """A table of the state that may be changed."""
-        if name not in self._changed:
-            self.set(name, dict(getattr(self._state, name)))
-        elif name in _GROUNDS:
-            self._needs.clear()
-        table: dict[Any, Any] = self._changed[name]
-        return table
-
-    def get(self, name: str) -> Any:
-        """A field as it stands now, only to be read."""
-        return self._changed[name] if name in self._changed else getattr(self._state, name)
-
-    def set(self, name: str, value: Any) -> None:
-        self._changed[name] = value
-        if name in _GROUNDS:
-            self._needs.clear()
+        self.before = state
+        self.queue = Table(state.queue)
+        self.groups = Table(state.groups)
+        self.leases = Table(state.leases)
+        self.lingering = Table(state.lingering)
+        self.locks = Table(state.locks)
+        self.ended = Table(state.ended)
+        self.run_sides = Table(state.run_sides)
+        self.expiries = Table(state.expiries)
+        self.inventory = Table(state.inventory)
+        self.device_overhead = Table(state.device_overhead)
+        self.calibration = state.calibration
+        self.draining = state.draining
+        self.driver = state.driver
+        self.boot_id = state.boot_id
+        self.fence = state.fence
+        self.order = state.order
+        self.patient_until = state.patient_until
+        self._own_groups: dict[GroupKey, dict[str, None]] = {}
+        self._needs: dict[tuple[Family, Setting, Hints], tuple[Needs, Estimates]] = {}
 
     def finish(self) -> GateState:
-        return replace(self._state, **self._changed) if self._changed else self._state
+        """The next state; tables without a change are shared with the state before."""
+        return replace(
+            self.before,
+            queue=self.queue.rows,
+            groups=self.groups.rows,
+            leases=self.leases.rows,
+            lingering=self.lingering.rows,
+            locks=self.locks.rows,
+            ended=self.ended.rows,
+            run_sides=self.run_sides.rows,
+            expiries=self.expiries.rows,
+            inventory=self.inventory.rows,
+            device_overhead=self.device_overhead.rows,
+            calibration=self.calibration,
+            draining=self.draining,
+            driver=self.driver,
+            boot_id=self.boot_id,
+            fence=self.fence,
+            order=self.order,
+            patient_until=self.patient_until,
+        )
 
     # -- the queue ------------------------------------------------------------------------------
 
@@ -60,31 +92,32 @@ class Draft:
         request = queued.request
         needs, estimates = self._needs_of(request)
         queued = replace(queued, needs=needs, estimates=estimates)
-        self._insert(self.table("queue"), request.run_id, queued)
+        self._insert(self.queue.own(), request.run_id, queued)
         self._insert(self._group(queued.key), request.run_id, None)
         if request.max_wait_s is not None:
-            self.table("expiries")[request.run_id] = queued.submitted_at + request.max_wait_s
+            self.expiries.own()[request.run_id] = queued.submitted_at + request.max_wait_s
 
     def dequeue(self, run_id: str) -> Optional[Queued]:
         """Take a request out of the queue; None if it is not there."""
-        if run_id not in self.get("queue"):
+        if run_id not in self.queue.rows:
             return None
-        queued: Queued = self.table("queue").pop(run_id)
+        queued = self.queue.own().pop(run_id)
         self._leave_group(queued)
-        if run_id in self.get("expiries"):
-            del self.table("expiries")[run_id]
+        if run_id in self.expiries.rows:
+            del self.expiries.own()[run_id]
         return queued
 
     def renew_needs(self, concerns: Callable[[Request], bool]) -> None:
-        """Work out again what requests need, where what that rests on has changed."""
-        for old in list(self.get("queue").values()):
+        """Work out requests' needs again, after a change of calibration, inventory or driver."""
+        self._needs.clear()
+        for old in list(self.queue.rows.values()):
             if not concerns(old.request):
                 continue
             needs, estimates = self._needs_of(old.request)
             if (needs, estimates) != (old.needs, old.estimates):
                 self._leave_group(old)
                 new = replace(old, needs=needs, estimates=estimates)
-                self.table("queue")[new.request.run_id] = new
+                self.queue.own()[new.request.run_id] = new
                 self._insert(self._group(new.key), new.request.run_id, None)
 
     def _needs_of(self, request: Request) -> tuple[Needs, Estimates]:
@@ -92,7 +125,7 @@ class Draft:
         like = (request.family, request.setting, request.hints)
         if like not in self._needs:
             self._needs[like] = needs_of(
-                self.get("calibration"), request, self.get("inventory"), self.get("driver")
+                self.calibration, request, self.inventory.rows, self.driver
             )
         return self._needs[like]
 
@@ -100,15 +133,15 @@ class Draft:
 
     def lease(self, run_id: str, fence: int) -> Optional[Lease]:
         """The live lease of this very fence."""
-        lease: Optional[Lease] = self.get("leases").get(run_id)
+        lease = self.leases.rows.get(run_id)
         return lease if lease is not None and lease.fence == fence else None
 
     def keep(self, lease: Lease) -> None:
-        self.table("leases")[lease.run_id] = lease
+        self.leases.own()[lease.run_id] = lease
 
     def end(self, run_id: str, ended: Ended) -> None:
         """Remember how a run ended; the oldest ends are forgotten."""
-        table = self.table("ended")
+        table = self.ended.own()
         table[run_id] = ended
         while len(table) > ENDED_KEPT:
             del table[next(iter(table))]
@@ -116,27 +149,45 @@ class Draft:
     # -- places in the queue --------------------------------------------------------------------
 
     def _group(self, key: GroupKey) -> dict[str, None]:
-        groups = self.table("groups")
         if key not in self._own_groups:
-            groups[key] = dict(groups.get(key, {}))
-            self._own_groups.add(key)
-        group: dict[str, None] = groups[key]
-        return group
+            own = dict(self.groups.rows.get(key, {}))
+            self.groups.own()[key] = self._own_groups[key] = own
+        return self._own_groups[key]
 
     def _leave_group(self, queued: Queued) -> None:
         key = queued.key
         group = self._group(key)
         group.pop(queued.request.run_id, None)
         if not group:
-            del self.table("groups")[key]
-            self._own_groups.discard(key)
+            del self.groups.own()[key]
+            del self._own_groups[key]
 
-    def _insert(self, table: dict[str, Any], run_id: str, value: Any) -> None:
+    def _insert(self, table: dict[str, V], run_id: str, value: V) -> None:
         """Add at the end, and put in order only where that is not the place."""
-        queue: Mapping[str, Queued] = self.get("queue")
+        queue = self.queue.rows
         last = next(reversed(table), None)
         table[run_id] = value
         if last is not None and last != run_id and queue[last].order > queue[run_id].order:
             ordered = sorted(table.items(), key=lambda item: queue[item[0]].order)
             table.clear()
             table.update(ordered)
+
+
+# -- handlers of events -------------------------------------------------------------------------
+
+Handler = Callable[[Draft, ev.Event], None]
+
+
+def on(kind: type[E], handle: Callable[[Draft, E], None]) -> tuple[type[E], Handler]:
+    """Return a kind of event with its handler, which ignores all other kinds."""
+
+    def handler(draft: Draft, event: ev.Event) -> None:
+        if isinstance(event, kind):
+            handle(draft, event)
+
+    return kind, handler
+
+
+def handlers(*entries: tuple[type, Handler]) -> Mapping[type, Handler]:
+    """Return a table of handlers by kind of event."""
+    return dict(entries)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.estimates import Estimate
-from jupyter_gpugate.core.flow.draft import Draft
+from jupyter_gpugate.core.flow.draft import Draft, handlers, on
 from jupyter_gpugate.core.learning.needs import estimate_for
 from jupyter_gpugate.core.leases import Lease, Lingering, Usage
 from jupyter_gpugate.core.memory.growers import FAILURES, others_of
@@ -43,10 +43,10 @@ def _granted(draft: Draft, event: ev.Granted) -> None:
     queued = draft.dequeue(grant.run_id)
     if queued is None:
         return
-    draft.set("fence", max(draft.get("fence"), grant.fence))
-    for key in [key for key in draft.get("lingering") if key[0] == grant.run_id]:
+    draft.fence = max(draft.fence, grant.fence)
+    for key in [key for key in draft.lingering.rows if key[0] == grant.run_id]:
         # What the attempt before left behind must not count as this one's.
-        del draft.table("lingering")[key]
+        del draft.lingering.own()[key]
     draft.keep(
         Lease(
             request=queued.request,
@@ -72,14 +72,14 @@ def _granted(draft: Draft, event: ev.Granted) -> None:
 
 def _others_there(draft: Draft, devices: Iterable[str]) -> dict[str, tuple[Share, ...]]:
     """Return what others hold on the resources of a new lease, as of the last sample."""
-    shares, leases = draft.get("attribution").resources, draft.get("leases")
+    shares, leases = draft.before.attribution.resources, draft.leases.rows
     told = {r: others_of(shares[r], leases) for r in (RAM, *devices) if r in shares}
     return {resource: held for resource, held in told.items() if held is not None}
 
 
 def _estimate_there(draft: Draft, queued: Queued, devices: Iterable[str]) -> Estimate:
     """Return the run's estimate for the kind of device that it was given."""
-    inventory = draft.get("inventory")
+    inventory = draft.inventory.rows
     models = [inventory[uuid].model for uuid in devices if uuid in inventory]
     return estimate_for(queued.estimates, models[0] if models else "")
 
@@ -100,7 +100,7 @@ def _queue_unstarted(draft: Draft, lease: Lease) -> None:
 
 
 def _queue_again(draft: Draft, lease: Lease, attempts: int, unstarted_grants: int) -> None:
-    del draft.table("leases")[lease.run_id]
+    del draft.leases.own()[lease.run_id]
     draft.enqueue(
         Queued(
             request=lease.request,
@@ -116,7 +116,7 @@ def _queue_again(draft: Draft, lease: Lease, attempts: int, unstarted_grants: in
 def _end(  # noqa: PLR0917 - an end and what is known of it
     draft: Draft, lease: Lease, at: float, end: RunEnd, reason: str, evidence: str = ""
 ) -> None:
-    del draft.table("leases")[lease.run_id]
+    del draft.leases.own()[lease.run_id]
     ended = Ended(end, reason, at, lease.attempt, lease.fence, _peaks_of(lease), evidence=evidence)
     if end in FAILURES:
         ended = replace(ended, charges=lease.charges, others=lease.others, grown=lease.grown)
@@ -137,7 +137,7 @@ def _started(draft: Draft, event: ev.Started) -> None:
     lease = draft.lease(event.run_id, event.fence)
     if lease is None or lease.phase is not Phase.GRANTED:
         return
-    free = draft.get("free_seen")
+    free = draft.before.free_seen
     draft.keep(
         replace(
             lease,
@@ -245,7 +245,7 @@ def _finished(draft: Draft, event: ev.Finished) -> None:
 
 def _linger(draft: Draft, lease: Lease, resource: str, at: float) -> None:
     held = lease.held(resource)
-    draft.table("lingering")[(lease.run_id, resource)] = Lingering(
+    draft.lingering.own()[(lease.run_id, resource)] = Lingering(
         run_id=lease.run_id,
         owner=lease.request.owner,
         resource=resource,
@@ -255,52 +255,52 @@ def _linger(draft: Draft, lease: Lease, resource: str, at: float) -> None:
         ended_at=at,
         supervisor=lease.process,
         tree=tuple(key for key in lease.tree if key != lease.process),
-        most_free_bytes=draft.get("free_seen").get(resource),
+        most_free_bytes=draft.before.free_seen.get(resource),
     )
 
 
 def _learn_overhead(draft: Draft, lease: Lease) -> None:
     """Keep what a process of this run held beyond its framework's own memory, where it is least."""
     for uuid in lease.devices:
-        device = draft.get("inventory").get(uuid)
+        device = draft.inventory.rows.get(uuid)
         usage = lease.usage.get(uuid)
         if device is None or usage is None or usage.overhead_bytes is None:
             continue
         each = usage.overhead_bytes // lease.request.setting.workers
         if _LEAST_OVERHEAD <= each <= _MOST_OVERHEAD:
-            known = draft.get("device_overhead").get(device.model, each)
-            draft.table("device_overhead")[device.model] = min(known, each)
+            known = draft.device_overhead.rows.get(device.model, each)
+            draft.device_overhead.own()[device.model] = min(known, each)
 
 
 def _released(draft: Draft, event: ev.Released) -> None:
-    draft.table("lingering").pop((event.run_id, event.resource), None)
+    draft.lingering.own().pop((event.run_id, event.resource), None)
 
 
 def _restarted(draft: Draft, event: ev.Restarted) -> None:
     """Nothing of another boot lives; on this boot everybody gets time to show up."""
-    draft.set("patient_until", event.at + draft.get("traits").lease_ttl_s)
-    rebooted = draft.get("boot_id") not in ("", event.boot_id)
-    for lease in list(draft.get("leases").values()):
+    draft.patient_until = event.at + draft.before.traits.lease_ttl_s
+    rebooted = draft.boot_id not in ("", event.boot_id)
+    for lease in list(draft.leases.rows.values()):
         if lease.boot_id and lease.boot_id != event.boot_id:
             _end(draft, lease, event.at, RunEnd.LOST, "reboot")
         elif rebooted and lease.phase is Phase.GRANTED:
             _queue_again(draft, lease, lease.attempt - 1, lease.unstarted_grants)
-    for key, lingering in list(draft.get("lingering").items()):
+    for key, lingering in list(draft.lingering.rows.items()):
         if rebooted:
-            del draft.table("lingering")[key]
+            del draft.lingering.own()[key]
         else:
-            draft.table("lingering")[key] = replace(lingering, most_free_bytes=None)
-    draft.set("boot_id", event.boot_id)
+            draft.lingering.own()[key] = replace(lingering, most_free_bytes=None)
+    draft.boot_id = event.boot_id
 
 
-HANDLERS: Mapping[type, Callable[[Draft, Any], None]] = {
-    ev.Granted: _granted,
-    ev.Declined: _declined,
-    ev.Started: _started,
-    ev.Beat: _beat,
-    ev.Measured: _measured,
-    ev.Recharged: _recharged,
-    ev.Finished: _finished,
-    ev.Released: _released,
-    ev.Restarted: _restarted,
-}
+HANDLERS = handlers(
+    on(ev.Granted, _granted),
+    on(ev.Declined, _declined),
+    on(ev.Started, _started),
+    on(ev.Beat, _beat),
+    on(ev.Measured, _measured),
+    on(ev.Recharged, _recharged),
+    on(ev.Finished, _finished),
+    on(ev.Released, _released),
+    on(ev.Restarted, _restarted),
+)

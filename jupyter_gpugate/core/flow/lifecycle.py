@@ -6,42 +6,41 @@ nothing, so that a journal can be folded again after any crash.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Callable, Optional
+from collections.abc import Iterable, Mapping
+from typing import Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow import leases, registry
-from jupyter_gpugate.core.flow.draft import Draft
-from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.flow.draft import Draft, Handler, handlers, on
 from jupyter_gpugate.core.reports import Phase
 from jupyter_gpugate.core.state import Ended, GateState, Queued
 
 
 def apply(state: GateState, events: Iterable[ev.Event]) -> GateState:
     """Fold events into the state; the state given is left as it was."""
-    draft = Draft(state)
+    draft: Optional[Draft] = None
     for event in events:
         handler = _HANDLERS.get(type(event))
         if handler is not None:
+            draft = draft or Draft(state)
             handler(draft, event)
-    return draft.finish()
+    return draft.finish() if draft is not None else state
 
 
 def _requested(draft: Draft, event: ev.Requested) -> None:
     run_id = event.request.run_id
-    if any(run_id in draft.get(name) for name in ("queue", "leases", "ended")):
+    if run_id in draft.queue.rows or run_id in draft.leases.rows or run_id in draft.ended.rows:
         return
-    order = draft.get("order") + 1
-    draft.set("order", order)
+    draft.order += 1
     _seen(draft, event.run_side, event.at)
-    draft.enqueue(Queued(event.request, order, event.at, event.run_side))
+    draft.enqueue(Queued(event.request, draft.order, event.at, event.run_side))
 
 
 def _withdrawn(draft: Draft, event: ev.Withdrawn) -> None:
     run_id = event.run_id
-    lease: Optional[Lease] = draft.get("leases").get(run_id)
+    lease = draft.leases.rows.get(run_id)
     if lease is not None and lease.phase is Phase.GRANTED:
-        del draft.table("leases")[run_id]
+        del draft.leases.own()[run_id]
         draft.end(run_id, Ended(event.end, event.reason, event.at, lease.attempt))
     elif draft.dequeue(run_id) is not None:
         draft.end(run_id, Ended(event.end, event.reason, event.at))
@@ -52,14 +51,14 @@ def _present(draft: Draft, event: ev.Present) -> None:
 
 
 def _seen(draft: Draft, run_side: str, at: float) -> None:
-    table = draft.table("run_sides")
+    table = draft.run_sides.own()
     table[run_side] = max(at, table.get(run_side, at))
 
 
-_HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
-    ev.Requested: _requested,
-    ev.Withdrawn: _withdrawn,
-    ev.Present: _present,
+_HANDLERS: Mapping[type, Handler] = {
+    **handlers(
+        on(ev.Requested, _requested), on(ev.Withdrawn, _withdrawn), on(ev.Present, _present)
+    ),
     **leases.HANDLERS,
     **registry.HANDLERS,
 }
