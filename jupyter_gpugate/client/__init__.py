@@ -1,4 +1,4 @@
-"""Runs in notebook kernels and terminals; may import core.codec.
+"""Runs in notebook kernels and terminals; may import places, proc.
 
 The way to the gate for notebooks, terminals and scripts.
 """

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from jupyter_gpugate.client import discovery
 from jupyter_gpugate.client.errors import GateError, GateUnreachable
-from jupyter_gpugate.core.codec import API_PATH
+from jupyter_gpugate.places import API_PATH
 
 #: A long poll is answered after this many seconds at the latest.
 POLL_S: Final = 25.0

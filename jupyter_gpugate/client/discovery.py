@@ -6,12 +6,9 @@ on it runs under this user's uid.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import socket
-import stat
-import struct
 import subprocess
 import sys
 import time
@@ -19,26 +16,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Optional
 
+from jupyter_gpugate import places
 from jupyter_gpugate.client import enclosing_run, gate_record
 from jupyter_gpugate.client.environment import for_a_gate
 from jupyter_gpugate.client.errors import GateError, GateUnreachable
-from jupyter_gpugate.core.codec import RUN_MODULE, importable, isolation
+from jupyter_gpugate.proc import RUN_MODULE, importable, isolation, peer_of
 
-#: Set by the server extension; every kernel that it starts inherits it.
-SOCKET_VARIABLE: Final = "GPUGATE_USER_SOCKET"
-#: A server sets both: while they are equal, the user has not named a socket.
-SERVER_VARIABLE: Final = "GPUGATE_SERVER_SOCKET"
-SOCKET_NAME: Final = "gpugate.sock"
 #: A gate imports its readers, opens its journal and adopts runs before it listens.
 START_WAIT_S: Final = 90.0
 #: How long after the end of a gate that was forestalled the other one's socket may take.
 FORESTALLED_S: Final = 10.0
-#: In a gate's state folder: the path of its socket, as text.
-RECORD_NAME: Final = "socket"
 _LONGEST_PATH: Final = 4096
-_ROOT: Final = str(Path(__file__).resolve().parents[2])
 _PREAMBLE: Final = re.compile(r"^(?:[\d-]{10} [\d:,]+ [A-Z]+ |(\w+\.)*[A-Z]\w+: )")
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 #: Run by an interpreter of its own: forking this process, with its threads, is not safe.  It ends
 #: as the gate ends, for as long as it is left to watch it.
 _DETACH: Final = """\
@@ -56,35 +45,27 @@ else:
 """
 
 
-def own_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's socket lies: in the session's runtime folder, else in /tmp."""
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    if runtime and Path(runtime).is_dir():
-        return Path(runtime, "gpugate")
-    return _folder_in_tmp()
-
-
 def named(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
     """Return the socket that the user has named; one set by a server does not count.
 
     Raises `GateError` for a relative path.
     """
-    explicit = environ.get(SOCKET_VARIABLE)
-    if not explicit or explicit == environ.get(SERVER_VARIABLE):
+    explicit = environ.get(places.SOCKET_VARIABLE)
+    if not explicit or explicit == environ.get(places.SERVER_VARIABLE):
         return None
     if not os.path.isabs(explicit):  # noqa: PTH117 - as text
-        raise GateError(f"{SOCKET_VARIABLE}: {explicit} is not an absolute path")
+        raise GateError(f"{places.SOCKET_VARIABLE}: {explicit} is not an absolute path")
     return Path(explicit)
 
 
 def candidates(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """Every socket that may be this user's, the likeliest first."""
-    told = environ.get(SOCKET_VARIABLE)
+    told = environ.get(places.SOCKET_VARIABLE)
     paths = [Path(told)] if told else []
     paths += gate_record.sockets()
-    paths.append(own_folder(environ) / SOCKET_NAME)
-    paths += [path for path in map(_recorded, _state_folders(environ)) if path is not None]
-    paths += [_folder_in_tmp() / SOCKET_NAME, *gate_record.kept_by_the_kernel()]
+    paths.append(places.runtime_folder(environ) / places.SOCKET_NAME)
+    paths += [path for path in map(_recorded, places.state_folders(environ)) if path is not None]
+    paths += [places.spare_runtime_folder() / places.SOCKET_NAME, *gate_record.kept_by_the_kernel()]
     return list(dict.fromkeys(paths))
 
 
@@ -104,14 +85,14 @@ def find(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
             continue
         except GateError as error:
             if path == explicit:
-                raise GateError(f"{SOCKET_VARIABLE}: {error}") from None
+                raise GateError(f"{places.SOCKET_VARIABLE}: {error}") from None
             mistrust = mistrust or error
             continue
         if explicit in (None, path) or explicit in gate_record.places():
             return path
         raise GateError(
-            f"{SOCKET_VARIABLE}: no gate answers on {explicit}; your gate listens on {path}: unset "
-            f"the variable, or end that gate first"
+            f"{places.SOCKET_VARIABLE}: no gate answers on {explicit}; your gate listens on "
+            f"{path}: unset the variable, or end that gate first"
         )
     if mistrust is not None:
         raise mistrust
@@ -123,13 +104,12 @@ def dial(path: Path, timeout_s: float) -> socket.socket:
 
     Raises `GateUnreachable` where nobody listens, `GateError` where the wrong one does.
     """
-    address = gate_record.kernel_address(path)
-    if address is None:
+    if not str(path).startswith(places.ABSTRACT):
         _check_folder(path.parent)
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         line.settimeout(timeout_s)
-        line.connect(str(path) if address is None else address)
+        line.connect(places.socket_address(str(path)))
         _check_listener(line, path)
     except OSError as error:
         line.close()
@@ -185,28 +165,12 @@ def _awaited(
     raise GateError(f"the gate did not start: {_last_words(log)} ({log} has more)")
 
 
-def _folder_in_tmp() -> Path:
-    return Path("/tmp", f"gpugate-{os.getuid()}")  # noqa: S108 - its owner and mode are checked
-
-
-def _state_folders(environ: Mapping[str, str]) -> list[Path]:
-    """Where this user's gate may keep its state, and beside it the path of its socket."""
-    state_home = Path(environ.get("XDG_STATE_HOME", ""))
-    folders = [state_home / "gpugate"] if state_home.is_absolute() else []
-    with contextlib.suppress(RuntimeError):  # a user without a home
-        folders.append(Path.home() / ".local" / "state" / "gpugate")
-    folders.append(Path("/var/tmp", f"gpugate-{os.getuid()}"))  # noqa: S108 - its owner is checked
-    return folders
-
-
 def _recorded(folder: Path) -> Optional[Path]:
     """Return the socket that the gate of this state folder has named, if it is this user's."""
     try:
-        descriptor = os.open(folder / RECORD_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as record:
-            seen = os.fstat(descriptor)
-            if not stat.S_ISREG(seen.st_mode) or seen.st_uid != os.getuid():
-                return None
+        with os.fdopen(
+            places.open_private(folder / places.SOCKET_RECORD, os.O_RDONLY), "rb"
+        ) as record:
             named = Path(os.fsdecode(record.read(_LONGEST_PATH).strip()))
     except OSError:
         return None
@@ -215,38 +179,31 @@ def _recorded(folder: Path) -> Optional[Path]:
 
 def _check_folder(folder: Path) -> None:
     try:
-        seen = folder.lstat()
+        places.check_private(folder, places.OPEN, follow=False)
+    except places.NotPrivate as fault:
+        raise GateError(f"{fault}: {_remedy_for(folder, fault)}") from None
     except OSError as error:
         raise GateUnreachable(f"no gate in {folder}: {error.strerror}") from None
-    if not stat.S_ISDIR(seen.st_mode) or seen.st_uid != os.getuid():
-        raise GateError(
-            f"{folder} is not a folder of your own (owner uid {seen.st_uid}): have it removed, "
-            f"or set {SOCKET_VARIABLE}"
-        )
-    if stat.S_IMODE(seen.st_mode) & 0o077:
-        raise GateError(
-            f"{folder} is open to others (mode {stat.S_IMODE(seen.st_mode):04o}): "
-            f"{_remedy_for(folder)}"
-        )
 
 
-def _remedy_for(folder: Path) -> str:
+def _remedy_for(folder: Path, fault: places.NotPrivate) -> str:
     """Say what to do: our own folder can be made private, another one may have to stay open."""
-    if folder in (own_folder(), _folder_in_tmp()):
+    if not fault.is_open:
+        return f"have it removed, or set {places.SOCKET_VARIABLE}"
+    if folder in (places.runtime_folder(), places.spare_runtime_folder()):
         return f"chmod 700 {folder}"
-    return f"set {SOCKET_VARIABLE} to a socket in a folder that only you can enter"
+    return f"set {places.SOCKET_VARIABLE} to a socket in a folder that only you can enter"
 
 
 def _check_listener(line: socket.socket, path: Path) -> None:
-    packed = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    _, uid, _ = _CREDENTIALS.unpack(packed)
-    if uid != os.getuid():
+    uid = peer_of(line).uid
+    if uid != os.geteuid():
         raise GateError(f"the process behind {path} runs under uid {uid}, not under yours")
 
 
 def _own_log(environ: Mapping[str, str]) -> Path:
-    told = environ.get(SOCKET_VARIABLE)
-    folder = Path(told).parent if told else own_folder(environ)
+    told = environ.get(places.SOCKET_VARIABLE)
+    folder = Path(told).parent if told else places.runtime_folder(environ)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_folder(folder)
     return folder / "gate.log"
@@ -257,7 +214,7 @@ def _launch_outside(
 ) -> None:
     """Start a gate that does not belong to the run of this process."""
     log.unlink(missing_ok=True)
-    inherited = importable(for_a_gate(environ), _ROOT)
+    inherited = importable(for_a_gate(environ))
     where = {"log": str(log), "cwd": _home_or_root()}
     if not enclosing_run.ask_for_gate(attempt, inherited, give_up, **where) and not give_up():
         raise GateUnreachable(
@@ -277,7 +234,7 @@ def _launch(log: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
             stdout=subprocess.DEVNULL,
             stderr=descriptor,
             cwd=_home_or_root(),
-            env=importable(for_a_gate(environ), _ROOT),
+            env=importable(for_a_gate(environ)),
         )
     except OSError as error:
         raise GateError(f"a gate cannot be started: {error}; see {log}") from None
@@ -286,8 +243,8 @@ def _launch(log: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
 
 
 def _home_or_root() -> str:
-    home = gate_record.home()
-    return home if os.path.isdir(home) else "/"  # noqa: PTH112 - "" is no home
+    own = places.home()
+    return own if os.path.isdir(own) else "/"  # noqa: PTH112 - "" is no home
 
 
 def _last_words(log: Path) -> str:

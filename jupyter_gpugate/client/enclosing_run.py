@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Optional
 
+from jupyter_gpugate.proc import stat_of
+
 #: A supervisor checks several times a second, but not when it is about to end.
 TAKEN_S: Final = 15.0
-_PARENT: Final = 1  # counted from the field after the command's closing bracket
 _PROGRAM: Final = b"/supervisor.py"
 
 
@@ -26,12 +27,12 @@ def attempt_above() -> Optional[Path]:
     while pid > 1:
         try:
             command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            above = stat_of(pid).parent_pid
         except OSError:
             return None
         if len(command) > 1 and command[-2] == command[-1] + _PROGRAM:
             return Path(os.fsdecode(command[-1]))
-        pid = int(fields[_PARENT])
+        pid = above
     return None
 
 

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Optional
 
-from jupyter_gpugate.core.codec import is_token
+from jupyter_gpugate.proc import boot_id, is_token, start_ticks
 
 #: Variables of one run or one notebook that a gate started from there must not inherit.
 _OF_A_RUN: Final = re.compile(r"GPUGATE_(RUN_ID|ATTEMPT|WORKERS?|CAPS)$|JPY_SESSION_NAME$")
 _REPLACED: Final = "GPUGATE_REPLACED"
 _OF_A_PROCESS: Final = frozenset({"JPY_PARENT_PID", "GPUGATE_EVENTS"})
-_START_TICKS: Final = 19  # counted from the field after the command's closing bracket
 
 
 def for_a_run(environ: Mapping[str, str], dropped: Iterable[str] = ()) -> dict[str, str]:
@@ -53,7 +52,8 @@ def for_a_gate(environ: Mapping[str, str]) -> dict[str, str]:
 
 def umask() -> Optional[int]:
     """Read the file mode mask without changing it; None on kernels that do not tell it."""
-    found = re.search(r"^Umask:\s*([0-7]+)", _read("/proc/self/status"), re.MULTILINE)
+    text = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    found = re.search(r"^Umask:\s*([0-7]+)", text, re.MULTILINE)
     return int(found[1], 8) if found else None
 
 
@@ -65,14 +65,9 @@ def limits() -> dict[str, tuple[int, int]]:
 
 def this_process(notebook: str = "") -> dict[str, object]:
     """Name this process for good: pid, start ticks and boot id, with its notebook's path."""
-    after_command = _read("/proc/self/stat").rpartition(")")[2].split()
     return {
         "pid": os.getpid(),
-        "start_ticks": int(after_command[_START_TICKS]),
-        "boot_id": _read("/proc/sys/kernel/random/boot_id").strip(),
+        "start_ticks": start_ticks(os.getpid()),
+        "boot_id": boot_id(),
         "notebook": notebook,
     }
-
-
-def _read(path: str) -> str:
-    return Path(path).read_text(encoding="utf-8", errors="replace")

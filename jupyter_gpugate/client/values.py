@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
+from jupyter_gpugate.places import staging_folder
+
 #: Smaller buffers stay inside the pickle: a page each would cost more than it saves.
 _OUT_OF_BAND_FROM: Final = 64 * 1024
 #: Where a buffer begins, for arithmetic on vectors; its length stands before it.
@@ -38,7 +40,7 @@ def stage(values: Mapping[str, object]) -> Path:
 
     Raises `ValueCannotTravel` naming the value.
     """
-    root = data_folder() / "gpugate" / "staging"
+    root = staging_folder()
     folder = root / str(uuid.uuid4())
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -96,17 +98,6 @@ def read(path: Path) -> Any:
             raise ValueCannotTravel(
                 f"{path} cannot be loaded here: {type(error).__name__}: {error}{_way_out(error)}"
             ) from error
-
-
-def data_folder() -> Path:
-    """Jupyter's data folder, also where jupyter_core is not installed."""
-    with contextlib.suppress(ImportError):
-        from jupyter_core.paths import jupyter_data_dir
-
-        return Path(jupyter_data_dir())
-    explicit = os.environ.get("JUPYTER_DATA_DIR")
-    share = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(explicit) if explicit else Path(share, "jupyter")
 
 
 def _clear_away(root: Path) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import hashlib
-import re
 import sys
 import types
 import typing
@@ -19,27 +17,9 @@ from collections.abc import Mapping
 from typing import Any, Callable, TypeVar
 
 LEASE_PATH = "/lease/v1"
-API_PATH = "/gpugate/api/v1"
-#: Seconds between heartbeats, before a lease counts as overdue, and between presences.
+#: Seconds between heartbeats, and between presences.
 HEARTBEAT_S = 2.0
-LEASE_TTL_S = 15.0
 PRESENCE_S = 10.0
-
-#: Jupyter's servers and gateways, the Hub, its proxy and the gate begin their variables so.
-_OF_A_SERVER = re.compile(
-    r"(JUPYTER|JUPYTERHUB|JUPYTERLAB|JPY|CONFIGPROXY|KG|EG|GPUGATE)_", re.IGNORECASE
-)
-#: A word of a variable's name that stands for a secret; headers carry an authorization.
-_SECRET = re.compile(
-    r"_(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PWD|KEY|CREDENTIAL|HEADER)S?(_|$)", re.IGNORECASE
-)
-#: For ``python -c``: runs the module named next as ``-m`` does, but imports nothing from the
-#: working directory.  The option ``-P`` does so from Python 3.11 on only.
-RUN_MODULE = (
-    "import sys; sys.path[:1] == [''] and sys.path.pop(0); sys.argv.pop(0); import runpy; "
-    "runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
-)
-
 
 #: No number that means anything is larger, and every reckoning with smaller ones stays finite.
 LARGEST = (1 << 63) - 1
@@ -50,40 +30,6 @@ T = TypeVar("T")
 Reader = Callable[[Any, str], Any]
 #: ``Optional[X]``, and ``X | None`` where Python knows that form.
 _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
-
-
-def is_token(variable: str) -> bool:
-    """Whether an environment variable is a secret of a server, which no run may see.
-
-    Names of the user and the server stay: programs of a notebook rely on them.
-    """
-    return _OF_A_SERVER.match(variable) is not None and _SECRET.search(variable) is not None
-
-
-def isolation(environ: Mapping[str, str]) -> list[str]:
-    """Flags with which Python imports nothing but its own library.
-
-    ``-I`` ignores PYTHONHOME too, without which some installations do not find that library.
-    """
-    return ["-s", "-S"] if environ.get("PYTHONHOME") else ["-I", "-S"]
-
-
-def importable(environ: Mapping[str, str], root: str) -> dict[str, str]:
-    """Let a process that starts in another folder import the package from ``root``.
-
-    Relative entries of PYTHONPATH are left out: they would name other folders there.
-    """
-    kept = [entry for entry in environ.get("PYTHONPATH", "").split(":") if entry.startswith("/")]
-    if not root.endswith(("/site-packages", "/dist-packages")):
-        kept.insert(0, root)
-    others = {name: value for name, value in environ.items() if name != "PYTHONPATH"}
-    return {**others, "PYTHONPATH": ":".join(kept)} if kept else others
-
-
-def gate_name(boot_id: str, uid: int, home: str) -> str:
-    """Name the one gate that a user has on a machine, whatever its settings."""
-    parts = (boot_id, str(uid), home)
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class ProtocolError(ValueError):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from jupyter_gpugate.core.samples import Process, ProcessKey
+from jupyter_gpugate.proc import stat_of
 
 #: Of one heartbeat no more than this many new claims are looked into; runs are smaller.
 MOST_LOOKS: Final = 1024
@@ -80,10 +81,10 @@ class Claims:
         found = table.get(pid)
         if found is not None or pid <= 0:
             return found
-        folder = self._proc / str(pid)
-        with suppress(OSError, ValueError, IndexError):
-            fields = (folder / "stat").read_bytes().rpartition(b")")[2].split()
-            return Process(pid, int(fields[19]), int(fields[1]), folder.stat().st_uid, 0)
+        with suppress(OSError, ValueError):
+            stat = stat_of(pid, str(self._proc))
+            uid = (self._proc / str(pid)).stat().st_uid
+            return Process(pid, stat.start_ticks, stat.parent_pid, uid, 0)
         return None
 
     def _carries(self, key: ProcessKey, run_id: str) -> bool:

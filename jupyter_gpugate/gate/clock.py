@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 
 def awake_time() -> float:
@@ -13,8 +12,3 @@ def awake_time() -> float:
     limit or a lease that time asleep could use up would end work that never had its chance.
     """
     return time.monotonic()
-
-
-def boot_id() -> str:
-    """The kernel's name for this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

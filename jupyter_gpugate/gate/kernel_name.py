@@ -8,19 +8,20 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import struct
 from pathlib import Path
 from typing import Final
 
+from jupyter_gpugate.places import abstract_path, socket_address
+from jupyter_gpugate.proc import peer_of
+
 #: The backlog; the kernel lowers it to its own limit.
 BACKLOG: Final = 4096
-_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _LISTENING: Final = 0x10000  # the flag in /proc/net/unix
 
 
 def address_of(digest: str) -> bytes:
     """Return the socket address that stands for a digest."""
-    return f"\0gpugate-{digest}".encode()
+    return socket_address(abstract_path(digest)).encode()
 
 
 def take(digest: str) -> socket.socket | None:
@@ -42,13 +43,6 @@ def take(digest: str) -> socket.socket | None:
     return listener
 
 
-def peer_of(line: socket.socket) -> tuple[int, int]:
-    """Return the pid and the uid at the other end of a unix socket."""
-    packed = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(packed)
-    return pid, uid
-
-
 def _is_strangers(digest: str) -> bool:
     """Return whether another user's process has the name; root's is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -59,7 +53,7 @@ def _is_strangers(digest: str) -> bool:
             return True  # a gate always listens
         except BlockingIOError:
             return not _is_own(digest)  # its backlog is full, so that it cannot be asked
-        return peer_of(probe)[1] not in {0, os.geteuid()}
+        return peer_of(probe).uid not in {0, os.geteuid()}
 
 
 def _is_own(digest: str) -> bool:
@@ -70,7 +64,7 @@ def _is_own(digest: str) -> bool:
 
 def _listening(digest: str) -> list[str]:
     """Return the inodes of the sockets that listen under the name."""
-    text = address_of(digest).replace(b"\0", b"@").decode()
+    text = abstract_path(digest)
     rows = Path("/proc/self/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
     fields = (row.split() for row in rows[1:])
     return [row[6] for row in fields if row[7:] == [text] and int(row[3], 16) & _LISTENING]

@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from jupyter_gpugate.core.codec import gate_name
 from jupyter_gpugate.gate import kernel_name
-from jupyter_gpugate.gate.clock import boot_id
-from jupyter_gpugate.gate.journal.local_disk import home_directory, lock_directory, open_private
+from jupyter_gpugate.gate.journal.local_disk import lock_directory
+from jupyter_gpugate.places import gate_name, lock_file, open_private
+from jupyter_gpugate.proc import boot_id, start_ticks
 
 
 class LockHolder(NamedTuple):
@@ -96,7 +96,7 @@ class GateLock:
         try:
             boot, pid, ticks = self._lines()[0].split()
             found = LockHolder(boot, int(pid), int(ticks))
-            alive = boot_id() == boot and _start_ticks(found.pid) == found.start_ticks
+            alive = boot_id() == boot and start_ticks(found.pid) == found.start_ticks
         except (OSError, ValueError, IndexError):
             return None
         return found if alive else None
@@ -128,8 +128,8 @@ def user_lock() -> GateLock:
     It is another one for another home, as containers have, and on another machine, where the pids
     of this one mean nothing.
     """
-    name = gate_name(boot_id(), os.geteuid(), home_directory())
-    return GateLock(lock_directory() / f"gate-{name[:16]}.lock", name)
+    name = gate_name()
+    return GateLock(lock_directory() / lock_file(name), name)
 
 
 def _lock_file(path: Path) -> int | None:
@@ -153,10 +153,4 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 def _own_text() -> str:
-    return f"{boot_id()} {os.getpid()} {_start_ticks(os.getpid())}"
-
-
-def _start_ticks(pid: int) -> int:
-    # The command's name, in brackets, may hold anything; the start is the 20th field behind it.
-    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return int(fields[19])
+    return f"{boot_id()} {os.getpid()} {start_ticks(os.getpid())}"

@@ -26,12 +26,13 @@ from jupyter_gpugate.core.learning.calibration import from_observations
 from jupyter_gpugate.core.memory.growers import who_grew
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import GateState, Traits
-from jupyter_gpugate.gate.clock import awake_time, boot_id
+from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.counts import Counts
 from jupyter_gpugate.gate.journal.journal import JournalError
 from jupyter_gpugate.gate.machine.external import Names
 from jupyter_gpugate.gate.pace import Pace
 from jupyter_gpugate.gate.sampling import Sampler
+from jupyter_gpugate.proc import boot_id
 
 #: Without a beat for so long a tick is taken all the same: what is read has then grown old.
 LONGEST_PAUSE_S = 2.0

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from IPython.display import display
 
-from jupyter_gpugate.client.discovery import SOCKET_VARIABLE
 from jupyter_gpugate.faces import card
 from jupyter_gpugate.faces.words import Json
+from jupyter_gpugate.places import SOCKET_VARIABLE
 
 _display: Any = display  # IPython gives it no types
 

@@ -1,4 +1,4 @@
-"""Runs in the run side; may import core.
+"""Runs in the run side; may import core, places, proc.
 
 Keeps specs and starts runs, always under the submitting user's uid.
 """

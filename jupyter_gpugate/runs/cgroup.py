@@ -10,7 +10,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from jupyter_gpugate.runs.processes import ProcessName, start_ticks
+from jupyter_gpugate.proc import start_ticks
+from jupyter_gpugate.runs.processes import ProcessName
 
 #: How often, and with what pause, it is tried to remove one that is not empty yet.
 TRIES, TRY_S = 20, 0.05

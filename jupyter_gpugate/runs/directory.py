@@ -18,6 +18,7 @@ from typing import Any, Final
 from jupyter_gpugate.core.codec import ProtocolError, from_json, to_json
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
 from jupyter_gpugate.core.samples import ProcessKey
+from jupyter_gpugate.proc import boot_id
 from jupyter_gpugate.runs.events import clip, read_events
 from jupyter_gpugate.runs.folder import (
     Json,
@@ -30,7 +31,6 @@ from jupyter_gpugate.runs.folder import (
     own_root,
 )
 from jupyter_gpugate.runs.ids import checked
-from jupyter_gpugate.runs.processes import boot_id
 from jupyter_gpugate.runs.removal import make_accessible, remove_tree
 from jupyter_gpugate.runs.staging import fill
 

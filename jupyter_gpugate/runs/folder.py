@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from jupyter_gpugate.places import WRITABLE, NotPrivate, check_private
 from jupyter_gpugate.runs.removal import remove_tree
 
 #: A record that is larger was not written by us; `Folder.write_record` sees to that.
@@ -156,12 +157,11 @@ def own_root(root: Path) -> None:
     Raises `PermissionError` if others could replace the programs of a run.
     """
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = root.stat()
-    if found.st_uid != os.geteuid():
-        raise PermissionError(errno.EPERM, "belongs to another user", str(root))
-    if stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH):
-        problem = f"others may write to {root}: run `chmod go-w` on it, or set another folder"
-        raise PermissionError(errno.EPERM, problem, str(root))
+    try:
+        check_private(root, WRITABLE)
+    except NotPrivate as fault:
+        remedy = "run `chmod go-w` on it" if fault.is_open else "set another folder"
+        raise PermissionError(f"{fault}: {remedy}") from None
 
 
 def in_words(error: BaseException) -> str:

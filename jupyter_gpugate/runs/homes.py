@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jupyter_gpugate.runs.processes import boot_id, start_ticks
+from jupyter_gpugate.proc import boot_id, start_ticks
 from jupyter_gpugate.runs.supervisor import cgroup_directory, memberships
 
 _LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")

@@ -18,13 +18,14 @@ from typing import Any
 
 from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.core.requests import Request
+from jupyter_gpugate.proc import boot_id
 from jupyter_gpugate.runs import directory, output
 from jupyter_gpugate.runs.attempts import Attempts
 from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient, Way
 from jupyter_gpugate.runs.machine import Machine
 from jupyter_gpugate.runs.presence import Presence
-from jupyter_gpugate.runs.processes import boot_id, send
+from jupyter_gpugate.runs.processes import send
 from jupyter_gpugate.runs.record import ENDED, QUEUED, Record, Refused, Row
 from jupyter_gpugate.runs.removal import remove_run
 from jupyter_gpugate.runs.requests import request_of

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import socket
-import struct
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -19,6 +18,8 @@ from tornado.simple_httpclient import SimpleAsyncHTTPClient
 from tornado.tcpclient import TCPClient
 
 from jupyter_gpugate.core.codec import LEASE_PATH
+from jupyter_gpugate.places import socket_address
+from jupyter_gpugate.proc import peer_of
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
@@ -63,13 +64,13 @@ async def dial_socket(address: str) -> IOStream:
     """
     line = IOStream(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
-        where: Any = f"\0{address[1:]}" if address.startswith("@") else address
+        where: Any = socket_address(address)
         await line.connect(where)
-        packed = line.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        peer = peer_of(line.socket)
     except (OSError, StreamClosedError) as error:
         line.close()
         raise ConnectionError(f"{address}: {getattr(error, 'real_error', None) or error}") from None
-    if struct.unpack("3i", packed)[1] not in {0, os.geteuid()}:
+    if peer.uid not in {0, os.geteuid()}:
         line.close()
         raise PermissionError(f"{address}: another user's process listens there")
     return line

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from jupyter_gpugate.proc import boot_id
 from jupyter_gpugate.runs.folder import opened
-from jupyter_gpugate.runs.processes import boot_id
 
 #: The file in the state directory.
 MARK_FILE: Final = "machine"

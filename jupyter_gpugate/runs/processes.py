@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from jupyter_gpugate.proc import start_ticks, stat_of
+
 #: Rounds of killing; each takes in what was forked during the last.
 ROUNDS = 50
 ROUND_S = 0.05
@@ -35,28 +37,6 @@ class ProcessName(NamedTuple):
 
     pid: int
     start_ticks: int
-
-
-def boot_id() -> str:
-    """The kernel's name for this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-
-
-def start_ticks(pid: int) -> int | None:
-    """When a process started, in ticks since boot; None when there is none, or a zombie.
-
-    State Z is that of its first thread: while others live, so does the process.  Raises `OSError`
-    where that cannot be told.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if _is_dead(fields) else int(fields[19])
-
-
-def _is_dead(fields: list[bytes]) -> bool:
-    return fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
 
 
 def is_alive(process: ProcessName) -> bool:
@@ -135,8 +115,7 @@ def environment(process: Path) -> bytes:
         text = (process / "environ").read_bytes()
     if text:
         return text
-    fields = (process / "stat").read_bytes().rpartition(b")")[2].split()
-    if fields[0] != b"Z" or _is_dead(fields):
+    if not stat_of(process.name).is_headless:
         return b""
     for thread in (process / "task").iterdir():
         if thread.name != process.name:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.admission.masks import mask_of
-from jupyter_gpugate.core.codec import is_token
 from jupyter_gpugate.core.private import digest_of
 from jupyter_gpugate.core.requests import (
     Family,
@@ -19,6 +18,7 @@ from jupyter_gpugate.core.requests import (
     Request,
     Setting,
 )
+from jupyter_gpugate.proc import is_token
 from jupyter_gpugate.runs.record import Refused
 
 #: The most characters of a refused value that a message repeats.

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from jupyter_gpugate.places import STAGING
 from jupyter_gpugate.runs.folder import Torn, in_words, opened
-
-#: Where clients stage, below any data folder; inputs elsewhere are not taken.
-STAGING: Final = ("gpugate", "staging")
 
 _FILE: Final = re.compile(r"[^\W\d]\w*(\.buffers|\.pickle)")
 

@@ -15,12 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.codec import RUN_MODULE, is_token, isolation, to_json
+from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.reports import AttemptOutcome
 from jupyter_gpugate.core.requests import Grant
+from jupyter_gpugate.proc import RUN_MODULE, boot_id, is_token, isolation, start_ticks
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import Torn, opened
-from jupyter_gpugate.runs.processes import ProcessName, boot_id, is_alive, start_ticks, tagged
+from jupyter_gpugate.runs.processes import ProcessName, is_alive, tagged
 from jupyter_gpugate.runs.record import Record
 
 HEARTBEAT_S = 2.0

@@ -14,7 +14,7 @@ from jupyter_gpugate.core.admission.masks import mask_of
 from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.runs import directory
-from jupyter_gpugate.runs.folder import TooLarge
+from jupyter_gpugate.runs.folder import TooLarge, in_words
 from jupyter_gpugate.runs.homes import home_of
 from jupyter_gpugate.runs.ids import new_run_id
 from jupyter_gpugate.runs.inventory import Inventory
@@ -128,7 +128,7 @@ class Submissions:
             raise Refused(413, "too_large", f"the run's record cannot be kept: {error}") from None
         except OSError as error:
             raise Refused(
-                503, "disk", f"the run directory cannot be written: {error.strerror}"
+                503, "disk", f"the run directory cannot be written: {in_words(error)}"
             ) from None
         try:
             await self._asked("request", _message(request))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from jupyter_gpugate.core.requests import KernelRef
-from jupyter_gpugate.runs.processes import ProcessName, boot_id, ended
+from jupyter_gpugate.proc import boot_id
+from jupyter_gpugate.runs.processes import ProcessName, ended
 from jupyter_gpugate.runs.record import QUEUED, Record, Records
 from jupyter_gpugate.runs.tasks import Tasks
 

@@ -1,4 +1,4 @@
-"""Runs in a Jupyter server or `gpugate serve`; may import core, gate, runs, server.http.
+"""Runs in Jupyter or `gpugate serve`; may import core, gate, places, proc, runs, server.http.
 
 The two processes that can host a gate.
 """

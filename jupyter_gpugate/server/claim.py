@@ -8,8 +8,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.gate.journal.local_disk import check_own, write_private
 from jupyter_gpugate.gate.lock import GateLock, user_lock
+from jupyter_gpugate.places import SOCKET_RECORD, abstract_path, check_own, write_private
 
 #: Settings that may differ between the processes of a user.
 OF_ONE_PROCESS = ("root",)
@@ -27,7 +27,7 @@ class Claim:
         self._settings = settings
         self._of_user: GateLock | None = None  # once its place is known
         self._of_state = GateLock(state / "gate.lock")
-        self._told = state / "socket"
+        self._told = state / SOCKET_RECORD
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ class Claim:
             str(self._in_force().get("socket") or ""),
             self._recorded(),
             str(self._place),
-            f"@gpugate-{self.name}" if self.name else "",
+            abstract_path(self.name) if self.name else "",
         )
         return [address for address in dict.fromkeys(found) if address]
 

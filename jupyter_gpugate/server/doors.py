@@ -28,9 +28,10 @@ from tornado.httputil import (
 )
 from tornado.iostream import IOStream
 
-from jupyter_gpugate.gate.journal.local_disk import check_own
-from jupyter_gpugate.gate.kernel_name import BACKLOG, peer_of
-from jupyter_gpugate.server.paths import SOCKET_VARIABLE, UnsafePath, check_length, spare_socket
+from jupyter_gpugate.gate.kernel_name import BACKLOG
+from jupyter_gpugate.places import SOCKET_VARIABLE, check_own, spare_runtime_folder
+from jupyter_gpugate.proc import peer_of
+from jupyter_gpugate.server.paths import UnsafePath, check_length
 
 #: For the head of a request, and between two on one line; then for its body.
 HEAD_S = 20.0
@@ -106,7 +107,7 @@ class Doors:
         own = f"gpugate-{digest[:8]}.sock"
         #: The second one is for a place that a gate of another home has, the last one for a folder
         #: that cannot be made again.
-        self._places = (place, place.with_name(own), spare_socket().with_name(own))
+        self._places = (place, place.with_name(own), spare_runtime_folder() / own)
         self._server = server
         self._log = log or logging.getLogger("jupyter_gpugate")
         self._loop = asyncio.get_running_loop()
@@ -226,7 +227,7 @@ class Doors:
     def _take_in(self, line: socket.socket, listener: socket.socket) -> None:
         line.settimeout(0)
         # Anybody can connect to the abstract socket; at the path, others get a written refusal.
-        if listener is self._named and peer_of(line)[1] not in {0, os.geteuid()}:
+        if listener is self._named and peer_of(line).uid not in {0, os.geteuid()}:
             line.close()
             return
         self._server.handle_stream(IOStream(line), cast(Any, ""))

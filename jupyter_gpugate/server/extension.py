@@ -33,18 +33,14 @@ from jupyter_gpugate._version import __version__
 from jupyter_gpugate.core.resources import MB
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.journal.local_disk import state_directory
+from jupyter_gpugate.places import SERVER_VARIABLE, SOCKET_VARIABLE, runs_folder
 from jupyter_gpugate.runs.lease_client import UnixClient
 from jupyter_gpugate.server.figures import Figures
 from jupyter_gpugate.server.follower import Follower
 from jupyter_gpugate.server.forwarding import routes
 from jupyter_gpugate.server.host import Host, HostSettings
 from jupyter_gpugate.server.lines import FORWARD_TIMEOUT_S, Lines
-from jupyter_gpugate.server.paths import (
-    SERVER_VARIABLE,
-    SOCKET_VARIABLE,
-    runs_directory,
-    user_socket,
-)
+from jupyter_gpugate.server.paths import user_socket
 
 EVENTS = Path(__file__).with_name("event_schemas")
 #: Every transition of a run is told on the server's event bus under this name.
@@ -226,7 +222,7 @@ class GpuGate(ExtensionApp):
         root = getattr(self.serverapp, "root_dir", "") or Path.cwd()
         return HostSettings(
             traits=traits,
-            runs=Path(self.runs_directory) if self.runs_directory else runs_directory(),
+            runs=Path(self.runs_directory) if self.runs_directory else runs_folder(),
             socket=socket,
             state=Path(self.state_directory) if self.state_directory else state_directory(),
             grace_s=self.grace_s,

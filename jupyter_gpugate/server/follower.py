@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
-from jupyter_gpugate.core.codec import API_PATH
+from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, UnixClient
 from jupyter_gpugate.runs.record import ENDED
 from jupyter_gpugate.server.feed import WAY, Standing, kind_of

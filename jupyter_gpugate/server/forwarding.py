@@ -16,7 +16,7 @@ from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
 from tornado.httpclient import HTTPClientError, HTTPResponse
 
-from jupyter_gpugate.core.codec import API_PATH
+from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.server.http.bodies import MOST_BODY_BYTES, TOO_LARGE
 
 PASSED_ON = ("Content-Type", "If-None-Match", "Prefer")

@@ -20,18 +20,20 @@ from typing import Any
 
 from tornado.iostream import IOStream
 
-from jupyter_gpugate.core.codec import RUN_MODULE, from_json, importable, is_token, to_json
+from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.state import Traits
-from jupyter_gpugate.gate.clock import awake_time, boot_id
+from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.gpu.reader import GpuReader
 from jupyter_gpugate.gate.journal.history import History
 from jupyter_gpugate.gate.journal.journal import Journal, JournalError
-from jupyter_gpugate.gate.journal.local_disk import check_own, state_directory
+from jupyter_gpugate.gate.journal.local_disk import state_directory
 from jupyter_gpugate.gate.lease_api import lease_routes
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.machine.kernels import UserNames
 from jupyter_gpugate.gate.machine.reader import MachineReader
 from jupyter_gpugate.gate.sampling import Sampler
+from jupyter_gpugate.places import SOCKET_VARIABLE, abstract_path, check_own, runs_folder
+from jupyter_gpugate.proc import RUN_MODULE, boot_id, importable, is_token
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.lease_client import Way, dial_socket
 from jupyter_gpugate.runs.machine import Machine, renew_mark, this_machine
@@ -41,13 +43,12 @@ from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.http.bodies import MOST_DISCARDED_BYTES, BoundedApplication
 from jupyter_gpugate.server.http.handlers import api_routes
 from jupyter_gpugate.server.http.services import Backend, Services
-from jupyter_gpugate.server.paths import SOCKET_VARIABLE, runs_directory, user_socket
+from jupyter_gpugate.server.paths import user_socket
 
 #: Set for every process of a run, unless the run has removed it.
 RUN_VARIABLE = "GPUGATE_RUN_ID"
 #: How often a follower tries to take over, and a gate checks that it can be found.
 LOOK_S = 1.0
-_ROOT = str(Path(__file__).resolve().parents[2])
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class HostSettings:
     """What a site may set; the defaults are this user's own places."""
 
     traits: Traits = field(default_factory=Traits)
-    runs: Path = field(default_factory=runs_directory)
+    runs: Path = field(default_factory=runs_folder)
     socket: Path = field(default_factory=user_socket)
     state: Path = field(default_factory=state_directory)
     grace_s: float = 10.0
@@ -200,7 +201,7 @@ class Host:
     def _addresses(self) -> list[str]:
         """Where a supervisor reaches this gate, and the one that comes after it."""
         own = [str(self._doors.path)] if self._doors is not None and self._doors.path else []
-        return [*own, f"@gpugate-{self._claim.name}"]
+        return [*own, abstract_path(self._claim.name)]
 
     async def _lead(self) -> None:
         settings = self.settings
@@ -276,7 +277,7 @@ class Host:
 def _start_gate(environ: dict[str, str], *options: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", RUN_MODULE, "jupyter_gpugate", "serve", "--user", *options],
-        env=importable({k: v for k, v in environ.items() if not is_token(k)}, _ROOT),
+        env=importable({k: v for k, v in environ.items() if not is_token(k)}),
         cwd="/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

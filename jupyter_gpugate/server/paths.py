@@ -1,30 +1,28 @@
-"""Where a user's own socket, runs and records lie."""
+"""The place of the user's own socket, made and checked."""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from jupyter_core.paths import jupyter_data_dir
-
-from jupyter_gpugate.gate.journal.local_disk import check_own
-
-SOCKET_VARIABLE = "GPUGATE_USER_SOCKET"
-#: A server sets both: while they are equal, the user has not named a socket.
-SERVER_VARIABLE = "GPUGATE_SERVER_SOCKET"
-#: The kernel's limit on the path of a unix socket.
-LONGEST_SOCKET_PATH = 107
+from jupyter_gpugate.places import (
+    LONGEST_SOCKET_PATH,
+    SERVER_VARIABLE,
+    SOCKET_NAME,
+    SOCKET_VARIABLE,
+    check_own,
+    make_private,
+    runtime_folder,
+)
 
 
 class UnsafePath(RuntimeError):
-    """A directory that must be the user's own is not."""
+    """A path cannot be that of the user's socket."""
 
 
 def user_socket(environ: Mapping[str, str] = os.environ) -> Path:
-    """The path of this user's socket; its directory exists, 0700, and is the user's own."""
+    """Return the path of this user's socket; its directory exists and is the user's alone."""
     explicit = environ.get(SOCKET_VARIABLE)
     if explicit:
         try:
@@ -37,17 +35,13 @@ def user_socket(environ: Mapping[str, str] = os.environ) -> Path:
                 raise UnsafePath(str(error)) from None
         else:
             return Path(explicit)
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    in_session = bool(runtime) and Path(runtime).is_dir()
-    path = Path(runtime, "gpugate", "gpugate.sock") if in_session else spare_socket()
+    path = runtime_folder(environ) / SOCKET_NAME
     check_length(path)
-    own_directory(path.parent)
+    try:
+        make_private(path.parent, SOCKET_VARIABLE)
+    except PermissionError as error:
+        raise UnsafePath(str(error)) from None
     return path
-
-
-def spare_socket() -> Path:
-    """Where the socket lies for a session without a runtime directory."""
-    return Path(f"/tmp/gpugate-{os.getuid()}", "gpugate.sock")  # noqa: S108 - owner is checked
 
 
 def check_absolute(path: Path) -> None:
@@ -62,20 +56,3 @@ def check_length(path: Path) -> None:
         raise UnsafePath(
             f"{path} is too long for a socket ({LONGEST_SOCKET_PATH} bytes): set {SOCKET_VARIABLE}"
         )
-
-
-def own_directory(path: Path) -> Path:
-    """Make a directory of mode 0700, or check that the one there is the user's own."""
-    with suppress(FileExistsError):  # something else than a directory, or a link to nowhere
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise UnsafePath(f"{path} is not a directory of yours: remove it, or set {SOCKET_VARIABLE}")
-    if stat.S_IMODE(found.st_mode) & 0o077:
-        path.chmod(0o700)
-    return path
-
-
-def runs_directory() -> Path:
-    """Where run directories lie unless a trait says otherwise."""
-    return Path(jupyter_data_dir()) / "gpugate" / "runs"

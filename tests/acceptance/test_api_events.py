@@ -22,8 +22,8 @@ from tornado.websocket import websocket_connect
 
 from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
+from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient
-from jupyter_gpugate.runs.processes import start_ticks
 from tests.fake_nvml import GB, HOLDER, StandIn
 from tests.served import Places, Served, extensions, until
 from tests.states import request

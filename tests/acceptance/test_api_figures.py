@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.core.admission.decide import decide
-from jupyter_gpugate.core.codec import API_PATH, to_json
+from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.explaining.snapshot import replay
+from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs.lease_client import UnixClient
 from tests.fake_nvml import GB, HOLDER, StandIn
 from tests.served import Places, Served, until

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs.lease_client import LeaseClient
-from jupyter_gpugate.runs.processes import start_ticks
 from tests.fake_nvml import GB, HOLDER, StandIn
 from tests.oracle import Oracle
 from tests.served import Served, until

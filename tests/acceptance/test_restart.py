@@ -22,8 +22,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.codec import API_PATH
-from jupyter_gpugate.runs.processes import ProcessName, boot_id, is_alive, start_ticks
+from jupyter_gpugate.places import API_PATH
+from jupyter_gpugate.proc import boot_id, start_ticks
+from jupyter_gpugate.runs.processes import ProcessName, is_alive
 from tests.served import PATIENCE_S, Answer, Places, Served, until
 from tests.stranger import running, stranger
 

@@ -15,12 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpugate import places
 from jupyter_gpugate.client import connection as clients
 from jupyter_gpugate.client import discovery, gate_record
 from jupyter_gpugate.client.connection import Client, connect
 from jupyter_gpugate.client.errors import GateError, GateUnreachable
-from jupyter_gpugate.core.codec import RUN_MODULE
 from jupyter_gpugate.gate.lock import user_lock
+from jupyter_gpugate.places import SERVER_VARIABLE, SOCKET_VARIABLE
+from jupyter_gpugate.proc import RUN_MODULE
 from jupyter_gpugate.server.paths import UnsafePath, user_socket
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
@@ -31,10 +33,10 @@ RUN = "20261129-143600-abcde"
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make this user's runtime folder an empty one, and no other place one of theirs."""
-    monkeypatch.delenv(discovery.SOCKET_VARIABLE, raising=False)
+    monkeypatch.delenv(SOCKET_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(discovery, "_folder_in_tmp", lambda: tmp_path / "in-tmp")
-    monkeypatch.setattr(discovery, "_state_folders", lambda _environ: [tmp_path / "state"])
+    monkeypatch.setattr(places, "spare_runtime_folder", lambda: tmp_path / "in-tmp")
+    monkeypatch.setattr(places, "state_folders", lambda _environ: [tmp_path / "state"])
     return tmp_path
 
 
@@ -55,8 +57,8 @@ def test_what_the_server_told_its_kernel_comes_first(
 ) -> None:
     """A kernel goes to the gate that its own Jupyter server named."""
     named = runtime / "named" / "gpugate.sock"
-    monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(named))
-    monkeypatch.setenv(discovery.SERVER_VARIABLE, str(named))
+    monkeypatch.setenv(SOCKET_VARIABLE, str(named))
+    monkeypatch.setenv(SERVER_VARIABLE, str(named))
     with gate_at(named):
         assert connect(start=False).socket_path == named
     assert connect(start=False).socket_path == gate.socket_path
@@ -68,8 +70,8 @@ def test_a_dead_socket_is_passed_over(runtime: Path, monkeypatch: pytest.MonkeyP
     left.parent.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(left))
-    monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(left))
-    monkeypatch.setenv(discovery.SERVER_VARIABLE, str(left))
+    monkeypatch.setenv(SOCKET_VARIABLE, str(left))
+    monkeypatch.setenv(SERVER_VARIABLE, str(left))
     with gate_at(runtime / "in-tmp" / "gpugate.sock") as gate:
         assert connect(start=False).socket_path == gate.socket_path
 
@@ -80,12 +82,10 @@ def test_a_socket_is_named_by_an_absolute_path(
 ) -> None:
     """A relative path is refused before a gate is started."""
     monkeypatch.chdir(runtime)
-    monkeypatch.setenv(discovery.SOCKET_VARIABLE, named)
-    with pytest.raises(GateError, match=f"{discovery.SOCKET_VARIABLE}: .* is not an absolute path"):
+    monkeypatch.setenv(SOCKET_VARIABLE, named)
+    with pytest.raises(GateError, match=f"{SOCKET_VARIABLE}: .* is not an absolute path"):
         connect()
-    with pytest.raises(
-        UnsafePath, match=f"{discovery.SOCKET_VARIABLE}: .* is not an absolute path"
-    ):
+    with pytest.raises(UnsafePath, match=f"{SOCKET_VARIABLE}: .* is not an absolute path"):
         user_socket()
     assert not list(runtime.glob("*.log"))
     assert gate.asked == []
@@ -108,9 +108,9 @@ def test_a_socket_that_the_user_named_is_the_gates_or_an_error(
         if os.getuid() != 0:
             pytest.skip("only root can give a folder to somebody else")
         os.chown(path.parent, 65534, 65534)
-    monkeypatch.setenv(discovery.SERVER_VARIABLE, str(gate.socket_path))
-    monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(path))
-    with pytest.raises(GateError, match=f"^{discovery.SOCKET_VARIABLE}: .*{runtime}") as refused:
+    monkeypatch.setenv(SERVER_VARIABLE, str(gate.socket_path))
+    monkeypatch.setenv(SOCKET_VARIABLE, str(path))
+    with pytest.raises(GateError, match=f"^{SOCKET_VARIABLE}: .*{runtime}") as refused:
         connect()
     assert "chmod" not in str(refused.value)
     assert gate.asked == []
@@ -219,7 +219,7 @@ def test_a_link_in_place_of_the_folder_is_not_followed(gate: GateStandIn, runtim
     real.rename(runtime / "moved")
     real.symlink_to(runtime / "moved")
     try:
-        with pytest.raises(GateError, match="not a folder of your own"):
+        with pytest.raises(GateError, match="is not a directory"):
             connect(start=False)
     finally:
         real.unlink()
@@ -259,7 +259,7 @@ def test_a_listener_of_another_user_is_not_trusted(runtime: Path) -> None:
 def test_a_folder_of_another_user_is_not_trusted(gate: GateStandIn) -> None:
     """A squatted folder is named with its owner."""
     os.chown(gate.socket_path.parent, 65534, 65534)
-    with pytest.raises(GateError, match="owner uid 65534"):
+    with pytest.raises(GateError, match="belongs to user 65534"):
         connect(start=False)
 
 

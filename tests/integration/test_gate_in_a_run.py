@@ -16,7 +16,7 @@ import pytest
 from jupyter_gpugate.client import discovery, enclosing_run
 from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.client.errors import GateUnreachable
-from jupyter_gpugate.runs.processes import start_ticks
+from jupyter_gpugate.proc import start_ticks
 from tests.served import PATIENCE_S, Places, extensions, until
 
 CLI = str(Path(sys.executable).with_name("jupyter-gpugate"))

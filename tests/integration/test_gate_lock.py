@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpugate import places
 from jupyter_gpugate.gate import kernel_name
-from jupyter_gpugate.gate.clock import boot_id
-from jupyter_gpugate.gate.journal import local_disk
 from jupyter_gpugate.gate.lock import GateLock, user_lock
+from jupyter_gpugate.proc import boot_id
 
 LEADER = """
 import sys, subprocess
@@ -388,8 +388,8 @@ def test_a_squatted_directory_keeps_nobody_from_the_lock(
     """A user whose home will not do passes over a directory that a stranger has taken first."""
     home.write_text("no directory")
     squatted, free = tmp_path / "var-tmp", tmp_path / "tmp"
-    monkeypatch.setattr(local_disk, "FALLBACK", squatted)
-    monkeypatch.setattr(local_disk, "SPARE", (free,))
+    monkeypatch.setattr(places, "FALLBACK", squatted)
+    monkeypatch.setattr(places, "SPARE", (free,))
     (squatted / "gpugate-0").mkdir(parents=True)
     os.chown(squatted / "gpugate-0", 12345, 12345)
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from jupyter_gpugate.core.codec import API_PATH, to_json
+from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.flow import tick
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
 from jupyter_gpugate.core.resources import GB
@@ -24,8 +24,9 @@ from jupyter_gpugate.gate import failpoints, known_gpus, sampling
 from jupyter_gpugate.gate.gpu.reader import Reading
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.pace import Pace
+from jupyter_gpugate.places import API_PATH
+from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient, UnixClient
-from jupyter_gpugate.runs.processes import start_ticks
 from jupyter_gpugate.server import host as host_module
 from jupyter_gpugate.server.host import Host, HostSettings
 from tests.states import request

@@ -15,6 +15,7 @@ from typing import cast
 
 import pytest
 
+from jupyter_gpugate import places
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.reports import AttemptOutcome, RunEnd
@@ -354,7 +355,7 @@ def test_a_home_that_can_only_be_read_is_passed_over(
     """A state directory that is there but not to be written is not chosen."""
     monkeypatch.setenv("XDG_STATE_HOME", str(small_disk))
     monkeypatch.setenv("HOME", "/proc/nowhere")
-    monkeypatch.setattr(local_disk, "FALLBACK", tmp_path)
+    monkeypatch.setattr(places, "FALLBACK", tmp_path)
     assert state_directory() == small_disk / "gpugate"
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
 

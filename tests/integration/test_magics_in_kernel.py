@@ -17,7 +17,7 @@ from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from jupyter_gpugate.client import discovery
+from jupyter_gpugate.places import SOCKET_VARIABLE
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ WAITING = "%%gated_eval waits --episodes 3\nfor e in episodes: pass"
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GateStandIn]:
     """Serve a gate that every kernel of this test finds."""
     path = tmp_path / "own" / "gpugate.sock"
-    monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(path))
+    monkeypatch.setenv(SOCKET_VARIABLE, str(path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     with gate_at(path) as gate:

@@ -13,8 +13,8 @@ import pytest
 
 from jupyter_gpugate.gate.journal import history
 from jupyter_gpugate.gate.journal.journal import Journal, JournalError
-from jupyter_gpugate.gate.journal.local_disk import check_own, open_private, write_private
 from jupyter_gpugate.gate.lock import GateLock
+from jupyter_gpugate.places import check_own, open_private, write_private
 from tests.served import Places, Served, until
 
 STRANGER = 12345

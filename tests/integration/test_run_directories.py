@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs import launcher as launcher_module
 from jupyter_gpugate.runs import processes
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.machine import Machine
-from jupyter_gpugate.runs.processes import ProcessName, is_alive, start_ticks
+from jupyter_gpugate.runs.processes import ProcessName, is_alive
 from jupyter_gpugate.runs.record import Record, Refused
 from jupyter_gpugate.runs.scanning import Scanner
 from tests.integration.run_side import GateOfRuns, program, run_side, served, until

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate import __version__
-from jupyter_gpugate.client import discovery
+from jupyter_gpugate import __version__, places
 from jupyter_gpugate.client.disk import held_below
+from jupyter_gpugate.places import SOCKET_VARIABLE
 from jupyter_gpugate.terminal import cli, follow
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
@@ -28,7 +28,7 @@ DONE = {"status": "ended", "end": "completed"}
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GateStandIn]:
     """Serve a gate that this terminal finds, and that completes every run at once."""
     path = tmp_path / "own" / "gpugate.sock"
-    monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(path))
+    monkeypatch.setenv(SOCKET_VARIABLE, str(path))
     with gate_at(path) as gate:
         gate.on_submit = lambda _body: DONE
         yield gate
@@ -37,10 +37,10 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GateStandI
 @pytest.fixture
 def no_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make sure that this terminal finds no gate."""
-    monkeypatch.delenv(discovery.SOCKET_VARIABLE, raising=False)
+    monkeypatch.delenv(SOCKET_VARIABLE, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(discovery, "_folder_in_tmp", lambda: tmp_path / "in-tmp")
-    monkeypatch.setattr(discovery, "_state_folders", lambda _environ: [tmp_path / "state"])
+    monkeypatch.setattr(places, "spare_runtime_folder", lambda: tmp_path / "in-tmp")
+    monkeypatch.setattr(places, "state_folders", lambda _environ: [tmp_path / "state"])
 
 
 def mistake(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

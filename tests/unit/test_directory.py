@@ -213,7 +213,7 @@ def test_a_folder_of_another_user_takes_no_runs(root: Path) -> None:
     os.chown(root, 12345, 12345)
     with pytest.raises(PermissionError):
         make(root)
-    assert "belongs to another user" in str(scan(root).troubles[0])
+    assert "belongs to user 12345" in str(scan(root).troubles[0])
 
 
 # -- attempts --------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import pytest
 
 from jupyter_gpugate.client import submission
 from jupyter_gpugate.client.environment import for_a_gate, for_a_run
-from jupyter_gpugate.core.codec import is_token, isolation
 from jupyter_gpugate.gate.gpu import process as nvml_process
+from jupyter_gpugate.proc import is_token, isolation
 
 SECRETS = (
     "JUPYTERHUB_API_TOKEN",

@@ -26,8 +26,13 @@ LINE = re.compile(
 )
 #: Single files that run where nothing of ours is installed.
 ALONE = {"runs.source", "runs.supervisor", "runs.cell"}
+#: Modules on top, used by every folder whose first line lists them; they need nothing of ours.
+SHARED = {"places", "proc"}
 #: Where the oldest Python has to do.
-KERNEL_SIDE = {"", "__main__", "_version", "client", "core", "faces", "notebook", "terminal"}
+KERNEL_SIDE = {
+    *("", "__main__", "_version", "client", "core", "faces", "notebook", "terminal"),
+    *SHARED,
+}
 #: All that `core` may use of the standard library: what neither acts nor asks the machine.
 PURE = {
     "__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "enum",
@@ -147,6 +152,8 @@ def may_import(importer: str, imported: str, *, lazy: bool) -> bool:
         return lazy
     if importer == "__main__":
         return imported == "terminal.cli"
+    if importer in SHARED:
+        return imported in SHARED
     folder = folder_of(importer)
     line = line_of(folder)
     assert line is not None, f"the first line of {folder} does not say what it may import"
@@ -218,7 +225,13 @@ def test_an_import_for_types_alone_counts() -> None:
         ("server.http.pages", "faces.card", True),
         ("server.extension", "client.connection", False),
         ("faces.card", "core.codec", False),
-        ("client.connection", "core.codec", True),
+        ("client.connection", "places", True),
+        ("runs.launcher", "proc", True),
+        ("core.codec", "proc", False),
+        ("core.admission.decide", "places", False),
+        ("faces.card", "places", False),
+        ("places", "proc", True),
+        ("proc", "core.codec", False),
         ("client.connection", "core.requests", False),
         ("client.connection", "notebook.run", False),
         ("notebook.magics", "client.connection", True),
@@ -270,6 +283,13 @@ def test_single_files_stand_alone(module: str) -> None:
     guests = GUESTS | {"IPython", "traitlets"} if module == "runs.cell" else set()
     foreign = [i for i in imports_of(module) if i.top not in sys.stdlib_module_names]
     assert [i for i in foreign if not i.lazy or i.top not in guests] == []
+
+
+@pytest.mark.parametrize("module", sorted(SHARED))
+def test_shared_modules_need_the_standard_library_alone(module: str) -> None:
+    """A module that every process loads imports no package, but for Jupyter's where it is there."""
+    foreign = [i for i in imports_of(module) if i.top not in {*sys.stdlib_module_names, PACKAGE}]
+    assert [i for i in foreign if not i.lazy or i.top != "jupyter_core"] == []
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) == "notebook"])
@@ -377,7 +397,7 @@ def test_kernel_side_runs_on_the_oldest_python(tmp_path: Path) -> None:
     if python is None:
         pytest.skip("no CPython 3.9 on this machine")
     files = [str(path_of(m)) for m in MODULES if is_kernel_side(m)]
-    core = [f"{PACKAGE}.{m}" for m in MODULES if part_of(m) == "core"]
+    core = [f"{PACKAGE}.{m}" for m in MODULES if part_of(m) in {"core", *SHARED}]
     alone = [str(path_of(m)) for m in MODULES if m in ALONE]
     script = tmp_path / "load.py"
     script.write_text(LOAD, encoding="utf-8")

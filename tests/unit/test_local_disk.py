@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpugate import places
 from jupyter_gpugate.gate.journal import local_disk
 from jupyter_gpugate.gate.journal.local_disk import (
     file_system_type,
-    make_private,
     network_file_system,
     state_directory,
 )
+from jupyter_gpugate.places import make_private
 
 NFS = 0x6969
 EXT4 = 0xEF53
@@ -26,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the user a home and a fallback that are empty."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    monkeypatch.setattr(local_disk, "FALLBACK", tmp_path / "var-tmp")
+    monkeypatch.setattr(places, "FALLBACK", tmp_path / "var-tmp")
     return tmp_path / "home"
 
 
@@ -120,7 +121,7 @@ def test_a_directory_that_others_can_read_is_closed(tmp_path: Path) -> None:
     loose.mkdir()
     loose.chmod(0o755)
 
-    make_private(loose)
+    make_private(loose, "another one")
 
     assert stat.S_IMODE(loose.stat().st_mode) == 0o700
 
@@ -131,7 +132,7 @@ def test_a_planted_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "gpugate").symlink_to(tmp_path / "elsewhere")
 
     with pytest.raises(PermissionError, match="not a directory of user"):
-        make_private(tmp_path / "gpugate")
+        make_private(tmp_path / "gpugate", "another one")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")

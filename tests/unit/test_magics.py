@@ -20,8 +20,9 @@ from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from traitlets.config import Config
 
 import jupyter_gpugate
-from jupyter_gpugate.client import discovery, waiting
+from jupyter_gpugate.client import waiting
 from jupyter_gpugate.client.errors import RunCancelled, RunDetached, RunFailed
+from jupyter_gpugate.places import SOCKET_VARIABLE
 from jupyter_gpugate.runs import cell as run_side
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
@@ -73,7 +74,7 @@ class Notebook:
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GateStandIn]:
     """Serve a gate that this notebook finds, and that completes every run at once."""
     path = tmp_path / "own" / "gpugate.sock"
-    monkeypatch.setenv(discovery.SOCKET_VARIABLE, str(path))
+    monkeypatch.setenv(SOCKET_VARIABLE, str(path))
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
     with gate_at(path) as gate:
         gate.on_submit = lambda _body: DONE

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs import processes
 from jupyter_gpugate.runs.processes import (
     ProcessName,
@@ -19,7 +20,6 @@ from jupyter_gpugate.runs.processes import (
     is_alive,
     kill_all,
     send,
-    start_ticks,
     tagged,
 )
 from tests.headless import headless

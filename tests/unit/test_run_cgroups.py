@@ -18,9 +18,9 @@ from jupyter_gpugate.core.samples import CgroupReading, Sample
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.machine.cgroups import CgroupRoom, Cgroups
 from jupyter_gpugate.gate.machine.reader import MachineReader
+from jupyter_gpugate.proc import boot_id, start_ticks
 from jupyter_gpugate.runs import homes
 from jupyter_gpugate.runs.homes import home_of
-from jupyter_gpugate.runs.processes import boot_id, start_ticks
 from tests.states import NOW, gate, granted_to, reasons, request, sample, start
 
 # -- admission ----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from jupyter_gpugate import places
 from jupyter_gpugate.client import results, values
 from jupyter_gpugate.runs import cell
 
@@ -133,12 +134,12 @@ def test_the_data_folder_is_jupyters_also_without_jupyter(
     monkeypatch: pytest.MonkeyPatch, data_folder: Path
 ) -> None:
     """A kernel's environment without jupyter_core comes to the same folder."""
-    assert values.data_folder() == data_folder
+    assert places.data_folder() == data_folder
     monkeypatch.setitem(sys.modules, "jupyter_core.paths", None)
-    assert values.data_folder() == data_folder
+    assert places.data_folder() == data_folder
     monkeypatch.delenv("JUPYTER_DATA_DIR")
     monkeypatch.setenv("XDG_DATA_HOME", "/somewhere")
-    assert values.data_folder() == Path("/somewhere/jupyter")
+    assert places.data_folder() == Path("/somewhere/jupyter")
 
 
 def ended_run(folder: Path, files: dict[str, object]) -> dict[str, Any]:

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.client import discovery, waiting
+from jupyter_gpugate import places
+from jupyter_gpugate.client import waiting
 from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.client.errors import GateError, GateUnreachable
 from jupyter_gpugate.client.following import Background, Follower, in_background
 from jupyter_gpugate.client.waiting import Interrupts, Patience, Verdict, submitted, until_end
+from jupyter_gpugate.places import SERVER_VARIABLE, SOCKET_VARIABLE
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 RUN = "20261129-143600-abcde"
@@ -25,11 +27,11 @@ RUN = "20261129-143600-abcde"
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GateStandIn]:
     """Serve a gate that this process finds."""
     path = tmp_path / "own" / "gpugate.sock"
-    for name in (discovery.SOCKET_VARIABLE, discovery.SERVER_VARIABLE):  # as a server sets them
+    for name in (SOCKET_VARIABLE, SERVER_VARIABLE):  # as a server sets them
         monkeypatch.setenv(name, str(path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(discovery, "_folder_in_tmp", lambda: tmp_path / "in-tmp")
-    monkeypatch.setattr(discovery, "_state_folders", lambda _environ: [tmp_path / "state"])
+    monkeypatch.setattr(places, "spare_runtime_folder", lambda: tmp_path / "in-tmp")
+    monkeypatch.setattr(places, "state_folders", lambda _environ: [tmp_path / "state"])
     with gate_at(path) as gate:
         yield gate
 

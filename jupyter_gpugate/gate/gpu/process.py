@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
-from jupyter_gpugate.core.codec import RUN_MODULE, from_json, to_json
+from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.gate.gpu.child import SIGN_OF_LIFE, Answer
+from jupyter_gpugate.proc import RUN_MODULE
 
 COMMAND = (sys.executable, "-c", RUN_MODULE, "jupyter_gpugate.gate.gpu.child")
 #: Time for what lies in the pipe already, when this process was stopped or busy past a deadline.

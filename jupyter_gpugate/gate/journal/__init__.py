@@ -1,4 +1,4 @@
-"""Runs in the gate; may import core, gate.
+"""Runs in the gate; may import core, gate, places.
 
 The gate's records on a local disk: the journal and the history of readings.
 """

@@ -19,12 +19,8 @@ from sqlalchemy.exc import DBAPIError
 
 from jupyter_gpugate.gate.failpoints import failpoint
 from jupyter_gpugate.gate.journal import schema
-from jupyter_gpugate.gate.journal.local_disk import (
-    check_own,
-    check_plain,
-    network_file_system,
-    open_private,
-)
+from jupyter_gpugate.gate.journal.local_disk import network_file_system
+from jupyter_gpugate.places import check_own, check_plain, open_private
 
 #: How long a call waits for another process that writes.
 BUSY_S: Final = 2.0

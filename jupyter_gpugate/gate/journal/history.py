@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.samples import Sample
-from jupyter_gpugate.gate.journal.local_disk import check_own, open_private
 from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.places import check_own, open_private
 
 KEPT = 600
 #: Rows are written down together.

@@ -15,12 +15,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from jupyter_gpugate.core.resources import MB
 from jupyter_gpugate.core.samples import KernelProcess, Process
 from jupyter_gpugate.gate.machine.kernels import Kernels
 from jupyter_gpugate.gate.machine.statm_files import StatmFiles, is_exhausted, read_text
+from jupyter_gpugate.proc import parse_stat
 
 #: Below this a process is nobody's concern: its command line is not read.
 NOTABLE_BYTES: Final = 4 * MB
@@ -134,7 +135,7 @@ class ProcessTable:
         descriptor = self._files.open(f"{folder}/statm")
         kept = False
         try:
-            stat = _read_stat(self._text(f"{folder}/stat", _STAT))
+            stat = parse_stat(self._text(f"{folder}/stat", _STAT))
             if stat.flags & _KERNEL_THREAD:
                 self._leave_out(pid, hidden=False)
                 return
@@ -225,7 +226,7 @@ class ProcessTable:
     def _thread_of(self, pid: int) -> str:
         """Folder of a thread that has outlived the first one of its process; "" otherwise."""
         folder = f"{self._proc}/{pid}"
-        if not _read_stat(self._text(f"{folder}/stat", _STAT)).is_headless:
+        if not parse_stat(self._text(f"{folder}/stat", _STAT)).is_headless:
             return ""
         left = (name for name in os.listdir(f"{folder}/task") if name != str(pid))  # noqa: PTH208
         return next((f"{folder}/task/{name}" for name in left), "")
@@ -241,7 +242,7 @@ class ProcessTable:
         orphans = [row for row in self._rows.values() if row.parent_pid in gone] if gone else []
         for row in orphans:
             try:
-                stat = _read_stat(self._text(f"{self._proc}/{row.pid}/stat", _STAT))
+                stat = parse_stat(self._text(f"{self._proc}/{row.pid}/stat", _STAT))
             except (OSError, ValueError):
                 continue  # on its way out as well; the next walk knows
             if stat.start_ticks == row.start_ticks:
@@ -283,20 +284,6 @@ class ProcessTable:
             return os.read(descriptor, size)
         finally:
             os.close(descriptor)
-
-
-class _Stat(NamedTuple):
-    parent_pid: int
-    flags: int
-    start_ticks: int
-    is_headless: bool  # its first thread has ended, others live
-
-
-def _read_stat(text: bytes) -> _Stat:
-    """Pick what matters; the name in field 2 may hold blanks and brackets of its own."""
-    fields = text[text.rindex(b")") + 2 :].split(b" ", 20)
-    state, threads = fields[0], int(fields[17])
-    return _Stat(int(fields[1]), int(fields[6]), int(fields[19]), state == b"Z" and threads > 1)
 
 
 def _is_empty(statm: bytes) -> bool:

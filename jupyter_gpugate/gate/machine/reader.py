@@ -19,6 +19,7 @@ from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.machine.cgroups import CgroupRoom, Cgroups
 from jupyter_gpugate.gate.machine.kernel_file import KernelFile
 from jupyter_gpugate.gate.machine.process_table import ProcessTable
+from jupyter_gpugate.proc import boot_id
 
 _KIB: Final = 1024
 #: A line of ``/proc/meminfo``; those of pages for hugetlbfs have no unit.
@@ -53,7 +54,7 @@ class MachineReader:
         self._shm = shm
         self._meminfo = KernelFile(f"{proc}/meminfo")
         self._arcstats = KernelFile(f"{proc}/spl/kstat/zfs/arcstats")
-        self._boot = KernelFile(f"{proc}/sys/kernel/random/boot_id")
+        self._proc = proc
         self._cgroups = Cgroups(proc, cgroup_root)
         self._table = ProcessTable(proc)
         self._boot_id = ""
@@ -85,7 +86,7 @@ class MachineReader:
         """Give all descriptors back; a later ``read`` opens them anew."""
         self._table.close()
         self._cgroups.close()
-        for file in (self._meminfo, self._arcstats, self._boot):
+        for file in (self._meminfo, self._arcstats):
             file.close()
 
     def _room(self, faults: dict[str, str]) -> _Room | None:
@@ -137,10 +138,9 @@ class MachineReader:
     def _boot_identity(self) -> str:
         if not self._boot_id:
             try:
-                self._boot_id = self._boot.read().decode("ascii", "replace").strip()
+                self._boot_id = boot_id(self._proc)
             except OSError:
                 return ""
-            self._boot.close()
         return self._boot_id
 
     def _health(self, now: float, faults: Mapping[str, str]) -> ReaderHealth:

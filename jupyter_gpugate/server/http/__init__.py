@@ -1,4 +1,4 @@
-"""Runs in a Jupyter server or `gpugate serve`; may import core, faces, gate, runs, server.
+"""Runs in Jupyter or `gpugate serve`; may import core, faces, gate, places, runs, server.
 
 The user API: its calls, their bodies and their answers.
 """

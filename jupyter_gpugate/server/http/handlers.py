@@ -12,9 +12,10 @@ from typing import Any
 from tornado.web import RequestHandler
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.codec import API_PATH, to_json
+from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.explaining.snapshot import inputs_of
 from jupyter_gpugate.core.samples import ProcessKey
+from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.server.http import shapes
 from jupyter_gpugate.server.http.answers import (
