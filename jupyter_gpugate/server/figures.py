@@ -13,8 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from jupyter_gpugate.core.reports import RunEnd
-from jupyter_gpugate.gate.counts import Counts
-from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.gate.port import Gate, Totals
 from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.follower import Follower
 from jupyter_gpugate.server.http.services import Services
@@ -45,14 +44,17 @@ class Figures(Collector):
             yield from _of_gate(backend.gate, backend.feed)
 
 
-def _of_gate(gate: GateLoop, feed: Feed) -> Iterator[Metric]:
-    shown = gate.snapshot()
+def _of_gate(gate: Gate, feed: Feed) -> Iterator[Metric]:
+    figures = gate.figures()
+    if figures is None:
+        return
+    shown = figures.snapshot
     yield CounterMetricFamily("gpugate_ticks", "Rounds of the gate", shown["tick"])
     ends = CounterMetricFamily("gpugate_ended_runs", "Ends of runs seen", labels=["end"])
     for end in RunEnd:
         ends.add_metric([end.value], feed.ends[end.value])
     yield ends
-    yield from _counts(gate.counts)
+    yield from _counts(figures.totals)
     waits = [row["waited_s"] for row in shown["queued"]]
     yield GaugeMetricFamily("gpugate_queue_length", "Runs in the queue", len(waits))
     yield GaugeMetricFamily(
@@ -65,15 +67,15 @@ def _of_gate(gate: GateLoop, feed: Feed) -> Iterator[Metric]:
     yield from _readers(shown["readers"])
 
 
-def _counts(counts: Counts) -> Iterator[Metric]:
+def _counts(totals: Totals) -> Iterator[Metric]:
     for name, words, count in (
-        ("submitted", "Runs taken into the queue", counts.submitted),
-        ("admitted", "Leases granted to runs", counts.admitted),
-        ("evicted", "Attempts that ended so that another run has room", counts.evicted),
+        ("submitted", "Runs taken into the queue", totals.submitted),
+        ("admitted", "Leases granted to runs", totals.admitted),
+        ("evicted", "Attempts that ended so that another run has room", totals.evicted),
     ):
         yield CounterMetricFamily(f"gpugate_{name}_runs", words, count)
     refused = CounterMetricFamily("gpugate_refused_runs", "Submits refused", labels=["error"])
-    for error, count in counts.refused.items():
+    for error, count in totals.refused.items():
         refused.add_metric([error], count)
     yield refused
 

@@ -18,10 +18,11 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
+from jupyter_gpugate.gate.port import Standing
 from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, UnixClient
 from jupyter_gpugate.runs.record import ENDED
-from jupyter_gpugate.server.feed import WAY, Standing, kind_of
+from jupyter_gpugate.server.feed import WAY, kind_of
 
 #: One question lasts so long where nothing happens.
 WAIT_S = 25.0

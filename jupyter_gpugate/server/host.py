@@ -28,6 +28,7 @@ from jupyter_gpugate.gate.journal.history import History
 from jupyter_gpugate.gate.journal.journal import Journal, JournalError
 from jupyter_gpugate.gate.journal.local_disk import state_directory
 from jupyter_gpugate.gate.lease_api import lease_routes
+from jupyter_gpugate.gate.local import LocalGate
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.machine.kernels import UserNames
 from jupyter_gpugate.gate.machine.reader import MachineReader
@@ -224,12 +225,13 @@ class Host:
         )
         self._held.push_async_callback(launcher.stop)
         await launcher.start()
-        feed = Feed(gate, launcher)
         history = History(gate, settings.state / "samples", log=self.log)
         self._held.push_async_callback(history.close)
-        gate.listeners += [feed.look, history.look]
+        local = LocalGate(gate, history, self.owner)
+        feed = Feed(local, launcher)
+        gate.listeners.append(history.look)
         # Whoever asked for a run before all are known would be told that there is none.
-        self.services.open(Backend(gate, launcher, feed, history))
+        self.services.open(Backend(local, launcher, feed))
 
     def _listen(self, gate: GateLoop) -> None:
         routes = [*lease_routes(gate, self.owner), *api_routes(self.services)]

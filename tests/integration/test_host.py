@@ -22,6 +22,7 @@ from jupyter_gpugate.core.resources import GB
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate import failpoints, known_gpus, sampling
 from jupyter_gpugate.gate.gpu.reader import Reading
+from jupyter_gpugate.gate.local import LocalGate
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.pace import Pace
 from jupyter_gpugate.places import API_PATH
@@ -48,7 +49,8 @@ class Hosted:
     @property
     def gate(self) -> GateLoop:
         assert self.host.backend is not None
-        return self.host.backend.gate
+        assert isinstance(self.host.backend.gate, LocalGate)
+        return self.host.backend.gate.loop
 
     async def granted(self, run_id: str) -> int:
         """Ask for a run as another run side would; the fence of its grant."""

@@ -16,15 +16,15 @@ from jupyter_gpugate.core.resources import GB
 from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.faces import words
-from jupyter_gpugate.gate.loop import GateLoop
-from jupyter_gpugate.runs.record import Refused
-from jupyter_gpugate.server.http.devices import (
+from jupyter_gpugate.gate.locking import (
     closes,
     device_named,
     present,
     refuse_another,
     refuse_closed_otherwise,
 )
+from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.gate.port import Rejected
 from tests.states import NOW, gate, sample
 
 
@@ -86,11 +86,11 @@ def test_a_uuid_wins_over_a_number_and_a_board_over_a_slice() -> None:
 def test_what_may_be_several_devices_is_refused_with_all_of_them() -> None:
     """An ambiguous number, or beginning of a UUID, is told as such and not as no device."""
     for word in ("1", "GPU-"):
-        with pytest.raises(Refused, match="may be any of") as refused:
+        with pytest.raises(Rejected, match="may be any of") as refused:
             device_named(of(), word, "resource")
         assert {GONE.uuid, THIRD.uuid} <= set(refused.value.detail["candidates"])
         assert "GPU-bbbbbbbb (GPU 1 [GPU-bbbbbbbb])" in str(refused.value)
-    with pytest.raises(Refused, match="no device '7' here"):
+    with pytest.raises(Rejected, match="no device '7' here"):
         device_named(of(), "7", "resource")
 
 
@@ -99,7 +99,7 @@ def test_a_board_that_is_there_is_meant_before_one_that_is_missing() -> None:
     seen = of(ALL, GONE)
     assert device_named(seen, "1", "resource", present(seen)) == THIRD.uuid
     blind = of(ALL, *ALL)
-    with pytest.raises(Refused, match="may be any of"):
+    with pytest.raises(Rejected, match="may be any of"):
         device_named(blind, "1", "resource", present(blind))
     assert device_named(seen, GONE.uuid[:6], "resource", present(seen)) == GONE.uuid
 
@@ -119,9 +119,9 @@ def test_a_lock_closes_every_resource_of_its_device() -> None:
 )
 def test_a_lock_that_would_close_nothing_is_refused(device: Device, why: str) -> None:
     """Success is never said of a lock on what no run is kept off by it."""
-    with pytest.raises(Refused, match=why) as refused:
+    with pytest.raises(Rejected, match=why) as refused:
         closes(of(ALL, GONE), device.uuid)
-    assert refused.value.status == 409
+    assert refused.value.error == "state"
 
 
 def test_locks_of_others_and_overlaps_are_heeded() -> None:
@@ -129,11 +129,11 @@ def test_locks_of_others_and_overlaps_are_heeded() -> None:
     seen = of(ALL, GONE)
     locked = apply(seen.state, [Locked(NOW, CUT.uuid, "bob", NOW + 60)])
     part = PARTS[0].uuid
-    with pytest.raises(Refused, match="GPU 2 is locked by bob"):
+    with pytest.raises(Rejected, match="GPU 2 is locked by bob"):
         refuse_another(locked, part, closes(seen, part), "ada")
     refuse_another(locked, part, closes(seen, part), "bob")
     refuse_another(locked, FIRST.uuid, closes(seen, FIRST.uuid), "ada")
-    with pytest.raises(Refused, match="closed by the lock on GPU 2"):
+    with pytest.raises(Rejected, match="closed by the lock on GPU 2"):
         refuse_closed_otherwise(locked, part)
     refuse_closed_otherwise(locked, CUT.uuid)
     refuse_closed_otherwise(locked, FIRST.uuid)

@@ -10,6 +10,7 @@ import pytest
 
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.state import GateState
+from jupyter_gpugate.gate.local import LocalGate
 from jupyter_gpugate.server.feed import Feed, _way_between, kind_of
 from tests.states import NOW, gate, request, sample, start
 
@@ -52,14 +53,15 @@ class Told:
     """What a feed tells of a gate that a test moves on by hand."""
 
     def __init__(self, state: GateState) -> None:
-        self._gate = cast(Any, SimpleNamespace(state=state))
+        self._loop = cast(Any, SimpleNamespace(state=state, listeners=[]))
         launcher: Any = SimpleNamespace(find=lambda _run_id: None)
-        self._feed = Feed(self._gate, launcher)
+        self._feed = Feed(LocalGate(self._loop, cast(Any, None), "ada"), launcher)
 
     def after(self, state: GateState) -> list[tuple[str, str]]:
         """All that has been told once the gate has come to this: of which run, where it stands."""
-        self._gate.state, self._gate.decisions = state, decide(state, sample(), NOW)
-        self._feed.look()
+        self._loop.state, self._loop.decisions = state, decide(state, sample(), NOW)
+        for listener in self._loop.listeners:
+            listener()
         answer = asyncio.run(self._feed.since(self._feed.epoch, 0, 0))
         return [(row["run_id"], row["phase"] or row["status"]) for row in answer["transitions"]]
 

@@ -28,6 +28,8 @@ LINE = re.compile(
 ALONE = {"runs.source", "runs.supervisor", "runs.cell"}
 #: Modules on top, used by every folder whose first line lists them; they need nothing of ours.
 SHARED = {"places", "proc"}
+#: The module that builds a gate; the others of its folder know the port alone.
+BUILDER = "server.host"
 #: Where the oldest Python has to do.
 KERNEL_SIDE = {
     *("", "__main__", "_version", "client", "core", "faces", "notebook", "terminal"),
@@ -132,9 +134,9 @@ def folder_of(module: str) -> str:
 
 @functools.cache
 def line_of(folder: str) -> re.Match[str] | None:
-    """Read the first line of a folder, which says what runs it and what it may import."""
+    """Read the first sentence of a folder, which says what runs it and what it may import."""
     doc = ast.get_docstring(ast.parse(path_of(folder).read_text(encoding="utf-8"))) or ""
-    return LINE.match(doc.partition("\n")[0])
+    return LINE.match(doc.partition("\n\n")[0].replace("\n", " "))
 
 
 def names_in(parts: str | None) -> list[str]:
@@ -158,6 +160,7 @@ def may_import(importer: str, imported: str, *, lazy: bool) -> bool:
     line = line_of(folder)
     assert line is not None, f"the first line of {folder} does not say what it may import"
     allowed = [folder, *names_in(line["parts"]), *(names_in(line["lazy"]) if lazy else [])]
+    allowed += ["gate"] if importer == BUILDER else []
     return any(_covers(part, imported, folder) for part in allowed)
 
 
@@ -222,6 +225,11 @@ def test_an_import_for_types_alone_counts() -> None:
         ("runs.launcher", "runs.directory", True),
         ("runs.supervisor", "core.codec", False),
         ("server.host", "gate.loop", True),
+        ("server.feed", "gate.port", True),
+        ("server.feed", "gate.local", False),
+        ("server.http.handlers", "gate.loop", False),
+        ("server.http.handlers", "gate.gpu.reader", False),
+        ("server.http.answers", "core.admission.decide", False),
         ("server.http.pages", "faces.card", True),
         ("server.extension", "client.connection", False),
         ("faces.card", "core.codec", False),

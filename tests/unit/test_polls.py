@@ -23,7 +23,7 @@ class Asked:
     def stamp(self) -> tuple[Any, ...]:
         return (self.number,)
 
-    def make(self) -> tuple[Any, Any]:
+    async def make(self) -> tuple[Any, Any]:
         self.made += 1
         return {"number": self.number, "clock": self.made}, self.number
 

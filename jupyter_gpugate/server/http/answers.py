@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from jupyter_gpugate.core.admission.checks import Admission
-from jupyter_gpugate.core.admission.decide import verdict_on
-from jupyter_gpugate.core.admission.masks import told, visible
-from jupyter_gpugate.core.admission.room import rooms
 from jupyter_gpugate.core.codec import to_json
-from jupyter_gpugate.core.decisions import Refusal
-from jupyter_gpugate.core.explaining.explain import explain
-from jupyter_gpugate.core.explaining.snapshot import device_words, queued_row, running_row
-from jupyter_gpugate.core.explaining.waiting import model_told
-from jupyter_gpugate.core.learning.estimation import max_workers
-from jupyter_gpugate.core.learning.needs import estimate_for, models_of, needs_of, setting_on
-from jupyter_gpugate.core.learning.scaling import in_mb
-from jupyter_gpugate.core.requests import Request
-from jupyter_gpugate.core.resources import RAM, VRAM
-from jupyter_gpugate.core.samples import Device
-from jupyter_gpugate.core.state import GateState
-from jupyter_gpugate.gate.gpu.accelerators import unmanaged
-from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.core.naming import megabytes
+from jupyter_gpugate.gate.port import Gate, RunView
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import ACTIVE, ENDED, Record
 
@@ -45,11 +30,13 @@ def essence_of(answer: Any) -> Any:
     return answer
 
 
-def run_answer(gate: GateLoop, launcher: Launcher, run_id: str) -> dict[str, Any]:
+async def run_answer(gate: Gate, launcher: Launcher, run_id: str) -> dict[str, Any]:
     """One run: its record, and while it is unfinished the gate's row on it."""
     record = launcher.known(run_id)
-    answer = _recorded(gate.state, record)
-    live = _live(gate, record)
+    devices = tuple(record.summary.get("devices") or ())
+    view = await gate.run(run_id, devices, record.request.visible)
+    answer = _recorded(record, view)
+    live = _live(record, view)
     answer.update(live)
     answer["episodes"] = {
         "done": _episodes_done(record, live),
@@ -60,7 +47,7 @@ def run_answer(gate: GateLoop, launcher: Launcher, run_id: str) -> dict[str, Any
     return answer
 
 
-def _recorded(state: GateState, record: Record) -> dict[str, Any]:
+def _recorded(record: Record, view: RunView) -> dict[str, Any]:
     summary = record.summary
     outcome = summary.get("outcome") or {}
     return {
@@ -81,7 +68,7 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "basis": summary.get("basis") or {},
         "caps": summary.get("caps") or {},
         "enforcement": summary.get("enforcement"),
-        "devices": [device_words(state, uuid) for uuid in summary.get("devices") or ()],
+        "devices": list(view.devices),
         "directory": str(record.path),
         "output_tail": summary.get("output_tail", ""),
         "error": summary.get("error"),
@@ -99,7 +86,7 @@ def _recorded(state: GateState, record: Record) -> dict[str, Any]:
         "ended": summary.get("ended"),
         "cancel_requested": record.cancelled,
         "detached": record.detached,
-        "visible": told(record.request.visible, state.inventory),
+        "visible": view.visible,
         "machine": record.host or None,
     }
 
@@ -116,10 +103,11 @@ def _unheeded(record: Record) -> Iterator[str]:
 def _elsewhere(summary: Mapping[str, Any]) -> Iterator[str]:
     """Say why an attempt teaches nothing although it was measured."""
     for resource, risen in (summary.get("elsewhere") or {}).items():
+        grown = f"{megabytes(risen)} of {resource.upper()}"
         yield (
-            f"it held next to nothing itself, while {in_mb(risen)} of {resource.upper()} outside of"
-            " it rose and fell with it: what a daemon or a server holds for a run is not measured,"
-            " so nothing was learned of what it needs"
+            f"it held next to nothing itself, while {grown} outside of it rose and fell with it:"
+            " what a daemon or a server holds for a run is not measured, so nothing was learned of"
+            " what it needs"
         )
 
 
@@ -130,20 +118,13 @@ def _episodes_done(record: Record, live: dict[str, Any]) -> int:
     return int(end.get("episodes_done") or 0)
 
 
-def _live(gate: GateLoop, record: Record) -> dict[str, Any]:
-    state, now = gate.state, gate.decided_at
-    queued = state.queue.get(record.run_id)
-    if queued is not None and record.status != ENDED:
-        position = list(state.queue).index(record.run_id) + 1
-        row = queued_row(state, gate.decisions, queued, position, now)
-        return {
-            "status": "queued",
-            **{k: row[k] for k in ("reasons", "position", "eta_s", "estimate", "waited_s")},
-        }
-    lease = state.leases.get(record.run_id)
-    if lease is None or record.status == ENDED:
+def _live(record: Record, view: RunView) -> dict[str, Any]:
+    if view.queued is not None and record.status != ENDED:
+        shown = ("reasons", "position", "eta_s", "estimate", "waited_s")
+        return {"status": "queued", **{k: view.queued[k] for k in shown}}
+    row = view.running
+    if row is None or record.status == ENDED:
         return {"phase": "ending"} if record.status == ACTIVE and not record.host else {}
-    row = running_row(state, lease, now)
     names = ("phase", "charges", "held", "caps", "enforcement", "estimate", "peaks", "started_s")
     return {
         "status": "active",
@@ -152,101 +133,36 @@ def _live(gate: GateLoop, record: Record) -> dict[str, Any]:
         "devices": row["devices"],
         "settled": row["settled"],
         "pid": row["pid"],
-        "episode": lease.episode,
+        "episode": row["episodes"]["done"],
     }
-
-
-# -- estimates ----------------------------------------------------------------------------------
-
-
-def estimate_answer(gate: GateLoop, request: Request) -> dict[str, Any]:
-    """What a run would need, and whether it would start now; nothing is started or reserved."""
-    state = gate.state
-    verdict = verdict_on(state, gate.sample, request, gate.now())
-    model = model_told(state, _about(verdict), request.visible)
-    device = models_of(state.inventory).get(model) if request.gpus else None
-    _, estimates = needs_of(state.calibration, request, state.inventory, state.driver)
-    estimate = estimate_for(estimates, model)
-    resources = [RAM, *([VRAM] if device else [])]
-    reasons = _reasons(state, verdict)
-    return {
-        "name": request.family.name,
-        "gpus": request.gpus,
-        "workers": request.setting.workers,
-        "terms": [to_json(term) for term in estimate.terms],
-        "ignored_parameters": list(estimate.ignored_parameters),
-        "total_bytes": {r: estimate.total_bytes(r) for r in resources},
-        "known_bytes": {r: estimate.known_bytes(r) for r in resources},
-        "missing": list(estimate.gaps()),
-        "max_workers": _most_workers(gate, request, device),
-        "would_start": not reasons,
-        "reasons": reasons,
-    }
-
-
-def _most_workers(gate: GateLoop, request: Request, device: Device | None) -> int | None:
-    if request.kind == "program":  # it has one
-        return None
-    state = gate.state
-    here = rooms(state, gate.sample, gate.now())
-    seen = visible(request.visible, state.inventory)
-    room = {RAM: here[RAM].room_bytes}
-    if device is not None:
-        alike = [
-            r.room_bytes
-            for uuid, r in here.items()
-            if r.device and r.device.model == device.model and (seen is None or uuid in seen)
-        ]
-        room[VRAM] = max(alike, default=0)
-    return max_workers(
-        state.calibration,
-        request.family,
-        setting_on(request, device, state.driver),
-        request.hints,
-        room,
-        device_model=device.model if device else None,
-        device_total=device.total_bytes if device else None,
-    )
-
-
-def _about(verdict: Admission | Refusal) -> Sequence[str]:
-    """Return the devices of a verdict: where the run would start, or which it would wait for."""
-    if isinstance(verdict, Refusal):
-        return [reason.resource for reason in verdict.reasons if reason.resource]
-    return verdict.devices
-
-
-def _reasons(state: GateState, verdict: Admission | Refusal) -> list[dict[str, Any]]:
-    """The reasons that would keep it waiting if it were alone at the end of the queue."""
-    if not isinstance(verdict, Refusal):
-        return []
-    return [
-        {
-            "kind": reason.check.value,
-            "resource": reason.resource,
-            "message": explain(state, reason),
-            "numbers": dict(reason.numbers),
-        }
-        for reason in verdict.reasons
-    ]
 
 
 # -- the machine --------------------------------------------------------------------------------
 
 
-def queue_answer(gate: GateLoop, launcher: Launcher, owner: str) -> dict[str, Any]:
+async def queue_answer(
+    gate: Gate, launcher: Launcher, owner: str, *, inputs: bool = False
+) -> dict[str, Any]:
     """Return the snapshot, its user, and the unfinished runs of machines that share this home."""
+    if not inputs:
+        return _shared(await gate.snapshot(), launcher, owner)
+    basis = await gate.basis()
+    more = {"inputs": basis.inputs, "decisions": list(basis.grants)}
+    return {**_shared(basis.snapshot, launcher, owner), **more}
+
+
+def _shared(snapshot: dict[str, Any], launcher: Launcher, owner: str) -> dict[str, Any]:
     names = ("run_id", "name", "status", "submitted", "machine")
     others = [{name: row[name] for name in names} for row in launcher.elsewhere()]
-    return {**gate.snapshot(), "owner": owner, "other_machines": others}
+    return {**snapshot, "owner": owner, "other_machines": others}
 
 
-def machine_answer(gate: GateLoop, launcher: Launcher) -> dict[str, Any]:
+async def machine_answer(gate: Gate, launcher: Launcher) -> dict[str, Any]:
     """What can be measured and enforced here."""
-    shown = gate.snapshot()
-    ram = gate.sample.ram
+    machine = await gate.machine()
+    shown = machine.snapshot
     return {
-        "ram": to_json(ram) if ram else None,
+        "ram": to_json(machine.ram) if machine.ram else None,
         "devices": shown["devices"],
         "unified": shown["unified"],
         "readers": shown["readers"],
@@ -259,5 +175,5 @@ def machine_answer(gate: GateLoop, launcher: Launcher) -> dict[str, Any]:
         "ignored_settings": shown["ignored_settings"],
         "journal_fault": shown["journal_fault"],
         "tick": shown["tick"],
-        "unmanaged": [one._asdict() for one in unmanaged(measured=bool(gate.state.inventory))],
+        "unmanaged": list(machine.unmanaged),
     }

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 from collections.abc import Hashable
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -13,10 +14,8 @@ from typing import Any, ClassVar
 from tornado.web import HTTPError, RequestHandler
 
 from jupyter_gpugate.gate.clock import awake_time
-from jupyter_gpugate.gate.journal.history import History
-from jupyter_gpugate.gate.journal.journal import JournalError
-from jupyter_gpugate.gate.lease_api import peer_uid
-from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.gate.port import Gate, Rejected, Unrecorded
+from jupyter_gpugate.proc import peer_of
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.server.feed import Feed
@@ -27,6 +26,8 @@ from jupyter_gpugate.server.http.wire import PollQuery
 
 #: A gate that takes up what is on the disk is waited for so long.
 STARTING_S = 20.0
+#: The status of an order that the gate rejects.
+REJECTED = {"bad_request": 400, "state": 409}
 
 
 class ApiHandler(RequestHandler):
@@ -41,7 +42,7 @@ class ApiHandler(RequestHandler):
         self.services = services
 
     @property
-    def gate(self) -> GateLoop:
+    def gate(self) -> Gate:
         return self._backend.gate
 
     @property
@@ -53,10 +54,6 @@ class ApiHandler(RequestHandler):
         return self._backend.feed
 
     @property
-    def history(self) -> History:
-        return self._backend.history
-
-    @property
     def _backend(self) -> Backend:
         if self.services.backend is None:
             raise HTTPError(503, "the gate is starting")
@@ -65,7 +62,7 @@ class ApiHandler(RequestHandler):
     async def prepare(self) -> None:
         if self.keeps_awake:
             self.services.used_at = awake_time()
-        if peer_uid(self) not in (os.getuid(), 0):
+        if self._peer_uid() not in (os.getuid(), 0):
             raise HTTPError(403, "this socket belongs to another user")
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.services.ready.wait(), STARTING_S)
@@ -80,7 +77,9 @@ class ApiHandler(RequestHandler):
             if error.retry_after:
                 self.set_header("Retry-After", error.retry_after)
             self.fail(error.status, error.error, str(error), **error.detail)
-        elif isinstance(error, JournalError):
+        elif isinstance(error, Rejected):
+            self.fail(REJECTED[error.error], error.error, str(error), **error.detail)
+        elif isinstance(error, Unrecorded):
             self.fail(503, "journal", f"the gate cannot write its journal: {error}")
         else:
             if status_code == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -90,7 +89,7 @@ class ApiHandler(RequestHandler):
             self.fail(status_code, words.get(status_code, "internal"), str(message))
 
     def log_exception(self, typ: Any, value: Any, tb: Any) -> None:
-        if not isinstance(value, (Refused, JournalError)):
+        if not isinstance(value, (Refused, Rejected, Unrecorded)):
             super().log_exception(typ, value, tb)
 
     async def polled(
@@ -119,6 +118,11 @@ class ApiHandler(RequestHandler):
             self.finish()
         else:
             self.finish(made.payload)
+
+    def _peer_uid(self) -> int | None:
+        """The uid at the other end of a unix socket; None over TCP."""
+        line = getattr(getattr(self.request.connection, "stream", None), "socket", None)
+        return peer_of(line).uid if line is not None and line.family == socket.AF_UNIX else None
 
     def _is_gone(self) -> bool:
         """Return whether the client has disconnected."""

@@ -22,8 +22,8 @@ class CardHandler(ApiHandler):
     async def get(self, run_id: str, asked: CardQuery) -> None:
         """A run's card as a finished page, and the orders that it takes."""
 
-        def make() -> tuple[Any, Any]:
-            run = run_answer(self.gate, self.launcher, run_id)
+        async def make() -> tuple[Any, Any]:
+            run = await run_answer(self.gate, self.launcher, run_id)
             rest = None
             # Without the cell that shows the rest below its card, the card shows all.
             if asked.until is not None and self.launcher.is_waited_for(run_id):
@@ -56,8 +56,8 @@ class PanelHandler(ApiHandler):
     async def get(self, asked: PollQuery) -> None:
         """The snapshot as a finished page."""
 
-        def make() -> tuple[Any, Any]:
-            snapshot = queue_answer(self.gate, self.launcher, self.services.owner)
+        async def make() -> tuple[Any, Any]:
+            snapshot = await queue_answer(self.gate, self.launcher, self.services.owner)
             runs = {
                 row["run_id"]: status
                 for status, rows in (("active", "running"), ("queued", "queued"))

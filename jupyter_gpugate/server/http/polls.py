@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
 
 #: The number of answers kept; each is valid for one tick.
@@ -16,7 +16,7 @@ REMEMBERED = 512
 _TAG = re.compile(r'(?:W/)?("[^"]*")')
 
 #: An answer, and what of it counts as its content.
-Making = Callable[[], tuple[Any, Any]]
+Making = Callable[[], Awaitable[tuple[Any, Any]]]
 #: A cheap value that determines an answer: equal stamps, equal answers.
 Stamp = Callable[[], tuple[Any, ...]]
 
@@ -51,7 +51,7 @@ class Polls:
             now = stamp()
             made = self._known(what, now)
             if made is None:
-                made = Made(*make())
+                made = Made(*await make())
                 self._made[what] = (now, made)
                 self._made.move_to_end(what)
                 while len(self._made) > REMEMBERED:

@@ -38,7 +38,9 @@ class RunsHandler(ApiHandler):
             return
         run_id, new = submitted
         self.set_status(202 if new else 200)
-        status = "queued" if new else run_answer(self.gate, self.launcher, run_id)["status"]
+        status = "queued"
+        if not new:
+            status = (await run_answer(self.gate, self.launcher, run_id))["status"]
         self.finish({"run_id": run_id, "status": status})
 
     def _prefers_an_answer(self) -> bool:
@@ -88,8 +90,8 @@ class RunHandler(ApiHandler):
     async def get(self, run_id: str, asked: PollQuery) -> None:
         """One run: its record, and what the gate says of it now."""
 
-        def make() -> tuple[Any, Any]:
-            answer = run_answer(self.gate, self.launcher, run_id)
+        async def make() -> tuple[Any, Any]:
+            answer = await run_answer(self.gate, self.launcher, run_id)
             essence = {k: v for k, v in answer.items() if k not in ("waited_s", "started_s")}
             return answer, essence
 

@@ -6,8 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from jupyter_gpugate.gate.clock import awake_time
-from jupyter_gpugate.gate.journal.history import History
-from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.gate.port import Gate
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.http.polls import Polls
@@ -17,10 +16,9 @@ from jupyter_gpugate.server.http.polls import Polls
 class Backend:
     """A gate, its user's run side, and what follows from both."""
 
-    gate: GateLoop
+    gate: Gate
     launcher: Launcher
     feed: Feed
-    history: History
 
 
 class Services:

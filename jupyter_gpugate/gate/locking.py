@@ -1,4 +1,4 @@
-"""Resolves the device that a call names, and what a lock on it closes."""
+"""Resolves the device that a call names, and the resources that a lock on it closes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jupyter_gpugate.core.naming import matches, name_of, short
 from jupyter_gpugate.core.resources import MACHINE
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.loop import GateLoop
-from jupyter_gpugate.runs.record import Refused
+from jupyter_gpugate.gate.port import Rejected
 
 
 def device_named(gate: GateLoop, name: str, field: str, prefer: Collection[str] = ()) -> str:
@@ -28,10 +28,10 @@ def device_named(gate: GateLoop, name: str, field: str, prefer: Collection[str] 
         return found[0]
     if not found:
         problem = f"{field}: no device {name!r} here"
-        raise Refused(400, "bad_request", problem, field=field, devices=list(inventory))
+        raise Rejected("bad_request", problem, field=field, devices=list(inventory))
     named = ", ".join(f"{short(inventory, uuid)} ({name_of(inventory, uuid)})" for uuid in found)
     problem = f"{field}: {name!r} may be any of {len(found)} devices: {named}; name one by its UUID"
-    raise Refused(400, "bad_request", problem, field=field, candidates=list(found))
+    raise Rejected("bad_request", problem, field=field, candidates=list(found))
 
 
 def present(gate: GateLoop) -> frozenset[str]:
@@ -58,11 +58,11 @@ def closes(gate: GateLoop, resource: str) -> frozenset[str]:
     if not resources_of(inventory, resource):
         why = "shares the machine's memory" if inventory[resource].unified else "has no slices now"
         problem = f"{words} {why}: a lock on it would keep no run out; lock the machine"
-        raise Refused(409, "state", problem, resource=resource)
+        raise Rejected("state", problem, resource=resource)
     readers = [health for health in gate.sample.readers if health.name == "gpu"]
     answers = any(health.fault is None and health.taken_at is not None for health in readers)
     if answers and resource not in present(gate):
-        raise Refused(409, "state", f"{words} is missing: no run starts there", resource=resource)
+        raise Rejected("state", f"{words} is missing: no run starts there", resource=resource)
     return closed_by(inventory, resource)
 
 
@@ -75,7 +75,7 @@ def refuse_hidden(
     if seen is not None and resource != MACHINE and not seen.issuperset(closed):
         here = told(mask, state.inventory)
         problem = f"resource: this notebook does not see {words_for(state, resource)}: {here}"
-        raise Refused(400, "bad_request", problem, field="resource")
+        raise Rejected("bad_request", problem, field="resource")
 
 
 def at_work(state: GateState, closed: Collection[str]) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ def refuse_another(state: GateState, resource: str, closed: Collection[str], own
         same = closed_by(state.inventory, lock.resource) & set(closed)
         if lock.owner != owner and alike and same:
             words = words_for(state, lock.resource)
-            raise Refused(409, "state", f"{words} is locked by {lock.owner}")
+            raise Rejected("state", f"{words} is locked by {lock.owner}")
 
 
 def refuse_closed_otherwise(state: GateState, resource: str) -> None:
@@ -103,4 +103,4 @@ def refuse_closed_otherwise(state: GateState, resource: str) -> None:
         if closed_by(state.inventory, resource) & closed_by(state.inventory, lock.resource):
             words, other = words_for(state, resource), words_for(state, lock.resource)
             problem = f"{words} is closed by the lock on {other}: release that"
-            raise Refused(409, "state", problem, locked=lock.resource)
+            raise Rejected("state", problem, locked=lock.resource)

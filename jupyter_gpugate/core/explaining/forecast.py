@@ -1,0 +1,93 @@
+"""What a run would need, and whether it would start now; nothing is started or reserved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+from jupyter_gpugate.core.admission.checks import Admission
+from jupyter_gpugate.core.admission.decide import verdict_on
+from jupyter_gpugate.core.admission.masks import visible
+from jupyter_gpugate.core.admission.room import rooms
+from jupyter_gpugate.core.codec import to_json
+from jupyter_gpugate.core.decisions import Refusal
+from jupyter_gpugate.core.explaining.explain import explain
+from jupyter_gpugate.core.explaining.waiting import model_told
+from jupyter_gpugate.core.learning.estimation import max_workers
+from jupyter_gpugate.core.learning.needs import estimate_for, models_of, needs_of, setting_on
+from jupyter_gpugate.core.requests import Request
+from jupyter_gpugate.core.resources import RAM, VRAM
+from jupyter_gpugate.core.samples import Device, Sample
+from jupyter_gpugate.core.state import GateState
+
+
+def forecast(state: GateState, sample: Sample, request: Request, now: float) -> dict[str, Any]:
+    """Return what a run would need, and whether it would start now."""
+    verdict = verdict_on(state, sample, request, now)
+    model = model_told(state, _about(verdict), request.visible)
+    device = models_of(state.inventory).get(model) if request.gpus else None
+    _, estimates = needs_of(state.calibration, request, state.inventory, state.driver)
+    estimate = estimate_for(estimates, model)
+    resources = [RAM, *([VRAM] if device else [])]
+    reasons = _reasons(state, verdict)
+    return {
+        "name": request.family.name,
+        "gpus": request.gpus,
+        "workers": request.setting.workers,
+        "terms": [to_json(term) for term in estimate.terms],
+        "ignored_parameters": list(estimate.ignored_parameters),
+        "total_bytes": {r: estimate.total_bytes(r) for r in resources},
+        "known_bytes": {r: estimate.known_bytes(r) for r in resources},
+        "missing": list(estimate.gaps()),
+        "max_workers": _most_workers(state, sample, request, device, now),
+        "would_start": not reasons,
+        "reasons": reasons,
+    }
+
+
+def _most_workers(
+    state: GateState, sample: Sample, request: Request, device: Optional[Device], now: float
+) -> Optional[int]:
+    if request.kind == "program":  # it has one
+        return None
+    here = rooms(state, sample, now)
+    seen = visible(request.visible, state.inventory)
+    room = {RAM: here[RAM].room_bytes}
+    if device is not None:
+        alike = [
+            r.room_bytes
+            for uuid, r in here.items()
+            if r.device and r.device.model == device.model and (seen is None or uuid in seen)
+        ]
+        room[VRAM] = max(alike, default=0)
+    return max_workers(
+        state.calibration,
+        request.family,
+        setting_on(request, device, state.driver),
+        request.hints,
+        room,
+        device_model=device.model if device else None,
+        device_total=device.total_bytes if device else None,
+    )
+
+
+def _about(verdict: Union[Admission, Refusal]) -> Sequence[str]:
+    """Return the devices of a verdict: where the run would start, or which it would wait for."""
+    if isinstance(verdict, Refusal):
+        return [reason.resource for reason in verdict.reasons if reason.resource]
+    return verdict.devices
+
+
+def _reasons(state: GateState, verdict: Union[Admission, Refusal]) -> list[dict[str, Any]]:
+    """The reasons that would keep it waiting if it were alone at the end of the queue."""
+    if not isinstance(verdict, Refusal):
+        return []
+    return [
+        {
+            "kind": reason.check.value,
+            "resource": reason.resource,
+            "message": explain(state, reason),
+            "numbers": dict(reason.numbers),
+        }
+        for reason in verdict.reasons
+    ]

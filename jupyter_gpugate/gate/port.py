@@ -1,0 +1,206 @@
+"""The port: everything that a server may ask of a gate, in whichever process the gate runs.
+
+Every answer is a value that no later tick changes.  `version`, `follow` and `figures` answer at
+once, from what this process has heard of the gate; any other call may wait for another process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jupyter_gpugate.core.evidence import Track
+from jupyter_gpugate.core.reports import RunEnd
+from jupyter_gpugate.core.requests import Request
+from jupyter_gpugate.core.samples import ProcessKey, RamReading
+
+#: JSON data.
+Json = dict[str, Any]
+
+
+class Rejected(Exception):
+    """An order that the gate does not carry out, and why."""
+
+    def __init__(self, error: str, message: str, /, **detail: Any) -> None:
+        super().__init__(message)
+        self.error = error  # "bad_request", or "state" where the same order may succeed later
+        self.detail = detail
+
+
+class Unrecorded(Exception):
+    """The gate could not read or write its journal, so that nothing was done."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The status of an unfinished run, with the phase of its attempt if it is active."""
+
+    name: str
+    status: str  # "queued" or "active"
+    phase: str | None = None
+    attempt: int = 0
+
+
+@dataclass(frozen=True)
+class GateEnd:
+    """How a run ended, as the gate remembers it."""
+
+    end: RunEnd
+    reason: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """One run at the gate after a tick that changed it."""
+
+    run_id: str
+    standing: Standing | None  # None: the gate has it no more
+    waits_for: str = ""  # the kind of its first reason, while it is queued
+    ended: GateEnd | None = None
+
+
+Listener = Callable[[Sequence[Change]], None]
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run at the gate; at most one row, since it is queued, active or neither."""
+
+    queued: Json | None
+    running: Json | None
+    devices: tuple[Json, ...]  # those that were asked for, by name
+    visible: str  # the device mask in words
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A snapshot, all that its decisions rested on, and the grants among them."""
+
+    snapshot: Json
+    inputs: Json
+    grants: tuple[Json, ...]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine as far as the gate measures it, and the accelerators that it does not manage."""
+
+    snapshot: Json
+    ram: RamReading | None
+    unmanaged: tuple[Json, ...]
+
+
+@dataclass(frozen=True)
+class LockRequest:
+    """A device, or the whole machine, to be used by hand."""
+
+    resource: str  # a UUID, the beginning of one, a number, or empty for the machine
+    seconds: float
+    kernel: ProcessKey | None = None  # the lock ends with it
+    visible: str | None = None  # the caller's device mask
+
+
+@dataclass(frozen=True)
+class Locked:
+    """A lock, and what it means for the runs of this gate."""
+
+    locked: str
+    for_s: float
+    name: str
+    closes: tuple[str, ...]
+    opened: tuple[str, ...]  # the locks that it replaces, in words
+    at_work: tuple[Mapping[str, str], ...]  # the active runs there
+
+
+@dataclass(frozen=True)
+class Unlocked:
+    """A resource that is no longer locked."""
+
+    unlocked: str
+    name: str
+    was_locked: bool
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Counts since the gate started."""
+
+    submitted: int
+    admitted: int
+    evicted: int
+    refused: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The newest snapshot and the counts, for monitoring."""
+
+    snapshot: Json
+    totals: Totals
+
+
+class Gate(Protocol):
+    """A gate, as one of its users may use it."""
+
+    @property
+    def version(self) -> int:
+        """The newest tick that this process has heard of."""
+
+    def follow(self, listener: Listener) -> Mapping[str, Standing]:
+        """Call the listener after every tick; return the unfinished runs as they are now."""
+
+    def figures(self) -> Figures | None:
+        """The newest figures that this process has heard of."""
+
+    async def changed(self, version: int, timeout_s: float) -> int:
+        """Wait until a tick later than ``version``, at most ``timeout_s``; the newest version."""
+
+    # -- answers --------------------------------------------------------------------------------
+
+    async def snapshot(self) -> Json:
+        """What runs, what waits and why, and whose the memory is."""
+
+    async def basis(self) -> Basis:
+        """The snapshot, with all that its decisions rested on."""
+
+    async def run(
+        self, run_id: str, devices: Sequence[str], visible: tuple[str, ...] | None
+    ) -> RunView:
+        """One run, with the names of devices and the words for a device mask."""
+
+    async def story(self, run_id: str) -> list[Json]:
+        """The events of one run, in order, with their wall times."""
+
+    async def estimate(self, request: Request) -> Json:
+        """What a run would need, and whether it would start now."""
+
+    async def machine(self) -> Machine:
+        """The machine."""
+
+    async def samples(self, since: int) -> Json:
+        """The newest readings, or those after an earlier answer."""
+
+    async def calibrations(self) -> Mapping[str, Sequence[Track]]:
+        """What was learned of the caller's runs, by their names."""
+
+    # -- orders; each is in the journal when it returns -------------------------------------------
+
+    async def lock(self, wanted: LockRequest) -> Locked:
+        """Keep runs off a device or the machine; the caller's other locks end."""
+
+    async def unlock(self, resource: str) -> Unlocked:
+        """End a lock; without a resource, a lock of the caller."""
+
+    async def drain(self, reason: str) -> tuple[str, ...]:
+        """Start no more runs; return those that are active."""
+
+    async def end_drain(self) -> None:
+        """Start runs again."""
+
+    async def forget_device(self, name: str) -> str:
+        """Forget a missing device; return its UUID."""
+
+    async def forget_calibration(self, name: str) -> None:
+        """Forget what was learned of the caller's runs of a name."""
