@@ -20,7 +20,9 @@ help: ## show this list
 demo: $(VENV)/demo.stamp ## see two evaluations that do not fit at once; no GPU needed
 	$(PY) notebooks/demo.py
 
+# Compiled once: servers, kernels and runs of the tests write no compiled files of their own.
 test: system chromium $(VENV)/test.stamp lint ## lint, types and every test, on CPUs alone
+	$(PY) -m compileall -q $(PACKAGE)
 	$(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/test.stamp ## ruff, mypy, and whether the kernel's side still runs on old Pythons
