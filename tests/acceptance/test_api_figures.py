@@ -202,7 +202,7 @@ def test_a_namespace_that_hides_the_holders_is_named(stand_in: StandIn, tmp_path
         shutil.rmtree(places.runtime, ignore_errors=True)
 
 
-ROW = "| boundary | type | what happens instead | look at it again when |"
+ROW = "| boundary | type | behaviour | check again when |"
 DOCS = Path(__file__).parents[2] / "docs"
 
 
