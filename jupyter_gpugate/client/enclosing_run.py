@@ -18,7 +18,9 @@ from jupyter_gpugate.proc import stat_of
 
 #: A supervisor checks several times a second, but not when it is about to end.
 TAKEN_S: Final = 15.0
-_PROGRAM: Final = b"/supervisor.py"
+_PROGRAM: Final = b"/gpugate_programs/supervisor"
+#: Of runs that an earlier version has started: a copy in the attempt's directory.
+_EARLIER: Final = b"/supervisor.py"
 
 
 def attempt_above() -> Optional[Path]:
@@ -30,10 +32,14 @@ def attempt_above() -> Optional[Path]:
             above = stat_of(pid).parent_pid
         except OSError:
             return None
-        if len(command) > 1 and command[-2] == command[-1] + _PROGRAM:
+        if len(command) > 1 and _is_supervisor(*command[-2:]):
             return Path(os.fsdecode(command[-1]))
         pid = above
     return None
+
+
+def _is_supervisor(program: bytes, attempt: bytes) -> bool:
+    return program.endswith(_PROGRAM) or program == attempt + _EARLIER
 
 
 def ask_for_gate(

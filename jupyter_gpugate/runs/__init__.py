@@ -1,4 +1,4 @@
-"""Runs in the run side; may import core, places, proc.
+"""Runs in the run side; may import core, places, proc, programs.
 
 Keeps specs and starts runs, always under the submitting user's uid.
 """

@@ -18,6 +18,7 @@ from jupyter_gpugate.runs import directory, events
 from jupyter_gpugate.runs.cgroup import Cgroup
 from jupyter_gpugate.runs.lease_client import LeaseClient
 from jupyter_gpugate.runs.processes import ProcessName, ended, kill_all
+from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import ACTIVE, ENDED, QUEUED, Record
 from jupyter_gpugate.runs.removal import make_accessible
 from jupyter_gpugate.runs.staging import forget_inputs
@@ -56,10 +57,12 @@ class Attempts:
         *,
         addresses: Callable[[], Sequence[str]],
         grace_s: float,
+        programs: Programs,
         log: logging.Logger,
     ) -> None:
         self._gate = gate
         self._tasks = tasks
+        self._programs = programs
         self._addresses = addresses
         self._grace_s = grace_s
         self._log = log
@@ -97,7 +100,7 @@ class Attempts:
         before = record.summary
         # The gate does not count attempts of which nothing ran; a folder may have stayed of one.
         grant = replace(grant, attempt=max(grant.attempt, record.attempt + 1))
-        launch = launch_of(record, grant, self._addresses(), self._grace_s)
+        launch = launch_of(record, grant, self._addresses(), self._grace_s, self._programs.digest)
         record.fence = grant.fence
         # On disk, an attempt's launch.json is what makes a run active.
         record.summary = {**before, "status": ACTIVE, **granted_part(launch)}
@@ -120,8 +123,9 @@ class Attempts:
         """Start the supervisor; what a full disk prevents is tried again for a while."""
         until = time.monotonic() + TRIES_S
         while True:
+            start = begin(record, grant.attempt, launch, self._programs)
             try:
-                record.supervisor = await self._tasks.unbroken(begin(record, grant.attempt, launch))
+                record.supervisor = await self._tasks.unbroken(start)
                 return None
             except OSError as error:
                 if error.errno not in PASSING or time.monotonic() > until or record.ending:

@@ -143,9 +143,8 @@ def create_attempt(
 ) -> Path:
     """Make ``attempts/NUMBER`` with all that its supervisor needs, whole, and return its path.
 
-    The programs are copied, so that an upgrade does not change them under a live run; ``source`` is
-    a cell's body.  An attempt of that number that never began is replaced; for one that did, raises
-    `FileExistsError`.
+    ``source`` is a cell's body.  An attempt of that number that never began is replaced; for one
+    that did, raises `FileExistsError`.
     """
     draft, place = path / "attempts" / f".new-{number}", path / "attempts" / str(number)
     remove_tree(draft)
@@ -153,8 +152,7 @@ def create_attempt(
     try:
         with opened(draft) as folder:
             folder.write_record("launch.json", launch)
-            for copy, program in (("supervisor.py", "supervisor.py"), ("worker.py", "cell.py")):
-                folder.write(copy, (_HERE / program).read_bytes())
+            folder.write("worker.py", (_HERE / "cell.py").read_bytes())
             if source is not None:
                 folder.write("cell.py", source.encode("utf-8", "surrogatepass"))
         _make_way(place)

@@ -26,6 +26,7 @@ from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient, Way
 from jupyter_gpugate.runs.machine import Machine
 from jupyter_gpugate.runs.presence import Presence
 from jupyter_gpugate.runs.processes import send
+from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import ENDED, QUEUED, Record, Refused, Row
 from jupyter_gpugate.runs.removal import remove_run
 from jupyter_gpugate.runs.requests import request_of
@@ -62,8 +63,14 @@ class Launcher:
         self._tasks = Tasks(log)
         self._inventory = Inventory(runs, machine, partial(request_of, owner=owner), log)
         self._records = self._inventory.records
+        self._programs = Programs(runs)
         self._attempts = Attempts(
-            self._gate, self._tasks, addresses=way.addresses, grace_s=grace_s, log=log
+            self._gate,
+            self._tasks,
+            addresses=way.addresses,
+            grace_s=grace_s,
+            programs=self._programs,
+            log=log,
         )
         self._submissions = Submissions(
             self._inventory,
@@ -116,6 +123,8 @@ class Launcher:
         if late:
             await self._take_up(late)
             await self._presence.register()
+        for problem in await asyncio.to_thread(self._programs.remove_unused):
+            self._log.warning("%s", problem)
         while True:
             await asyncio.sleep(LOOK_AROUND_S)
             await self._inventory.look_elsewhere()

@@ -22,33 +22,42 @@ ABANDONED_S: Final = 3600.0
 #: How often to empty a folder that a process still writes to.
 _ROUNDS: Final = 3
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LEFT_BEHIND: Final = re.compile(rf"\.(new-{RUN_ID.pattern}|gone-{RUN_ID.pattern}-[0-9a-f]{{8}})")
 
 
 def remove_run(path: Path) -> str:
-    """Remove a run's directory; return which files remain, and why, or "".
+    """Remove a run's directory as `remove_at_once` does."""
+    checked(path.name)
+    return remove_at_once(path)
+
+
+def remove_at_once(path: Path) -> str:
+    """Remove a folder; return which files remain, and why, or "".
 
     It disappears at once, its files a little later.  Raises `OSError` where it cannot
     even be renamed.
     """
-    aside = path.with_name(f".gone-{checked(path.name)}-{secrets.token_hex(4)}")
+    aside = path.with_name(f".gone-{path.name}-{secrets.token_hex(4)}")
     try:
         path.rename(aside)
     except FileNotFoundError:
         return ""
-    if not stat.S_ISDIR(aside.lstat().st_mode):  # the run has put it in its directory's place
+    if not stat.S_ISDIR(aside.lstat().st_mode):  # something else has been put in its place
         aside.unlink()
         return ""
     return remove_tree(aside)
 
 
-def remove_left_behind(root: Path) -> list[str]:
-    """Remove leftover drafts and half-removed runs; return which files cannot be removed."""
+def remove_left_behind(root: Path, names: re.Pattern[str] = RUN_ID) -> list[str]:
+    """Remove leftover drafts and half-removed folders of these names; return which files cannot be.
+
+    The names are those that the folders have when they are whole.
+    """
     left = []
+    left_behind = re.compile(rf"\.(new|gone)-{names.pattern}(-[0-9a-f]{{8}})?")
     with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(root)):  # noqa: PTH208 - names are wanted
+        for name in filter(left_behind.fullmatch, sorted(os.listdir(root))):  # noqa: PTH208 - names
             with contextlib.suppress(OSError):
-                if _is_left_behind(root / name):
+                if _is_abandoned(root / name):
                     left.append(remove_tree(root / name))
     return [problem for problem in left if problem]
 
@@ -157,10 +166,8 @@ def make_accessible(path: Path | str, below: int | None = None) -> None:
         os.close(handle)
 
 
-def _is_left_behind(path: Path) -> bool:
-    """Return whether this is an abandoned draft or a half-removed run."""
-    if not _LEFT_BEHIND.fullmatch(path.name):
-        return False
+def _is_abandoned(path: Path) -> bool:
+    """Return whether a draft or a half-removed folder is this user's and old."""
     found = path.lstat()
     ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
     return ours and time.time() - found.st_mtime > ABANDONED_S

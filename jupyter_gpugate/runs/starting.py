@@ -22,6 +22,7 @@ from jupyter_gpugate.proc import RUN_MODULE, boot_id, is_token, isolation, start
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import Torn, opened
 from jupyter_gpugate.runs.processes import ProcessName, is_alive, tagged
+from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import Record
 
 HEARTBEAT_S = 2.0
@@ -48,9 +49,11 @@ _IGNORED = re.compile(rb"ERROR: ld\.so: .*: ignored\.$")
 GRANTED = ("attempt", "devices", "charges", "basis", "caps", "enforcement", "estimate")
 
 
-async def begin(record: Record, attempt: int, launch: Mapping[str, Any]) -> ProcessName:
+async def begin(
+    record: Record, attempt: int, launch: Mapping[str, Any], programs: Programs
+) -> ProcessName:
     """Write the attempt down, then start its supervisor; `OSError` where that cannot be done."""
-    return await asyncio.to_thread(_begin, record, attempt, launch)
+    return await asyncio.to_thread(_begin, record, attempt, launch, programs)
 
 
 def granted_part(launch: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,9 +62,9 @@ def granted_part(launch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def launch_of(
-    record: Record, grant: Grant, addresses: Sequence[str], grace_s: float
+    record: Record, grant: Grant, addresses: Sequence[str], grace_s: float, programs: str
 ) -> dict[str, Any]:
-    """All that a supervisor must know."""
+    """Return the instructions for a supervisor; ``programs`` names the version of it."""
     spec = record.spec
     resume = record.path / "attempts" / str(grant.attempt - 1)
     return {
@@ -71,6 +74,7 @@ def launch_of(
         "machine": spec.get("machine"),
         "attempt": grant.attempt,
         "fence": grant.fence,
+        "programs": programs,
         "socket": addresses[0],
         "sockets": list(addresses),
         "kind": spec["kind"],
@@ -105,14 +109,17 @@ def launch_of(
     }
 
 
-def _begin(record: Record, attempt: int, launch: Mapping[str, Any]) -> ProcessName:
+def _begin(
+    record: Record, attempt: int, launch: Mapping[str, Any], programs: Programs
+) -> ProcessName:
     path = directory.create_attempt(record.path, attempt, launch, record.spec.get("source"))
+    supervisor = programs.ready() / "supervisor"  # now that launch.json says that it is used
     # The boundary between "asked for" and "alive": the fence in launch.json and the mark in the
     # environment find a supervisor again whose starter died right here.
     environ = {**_own_environment(os.environ), "GPUGATE_RUN_ID": record.run_id}
     with (path / "supervisor.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, *isolation(environ), str(path / "supervisor.py"), str(path)],
+            [sys.executable, *isolation(environ), str(supervisor), str(path)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

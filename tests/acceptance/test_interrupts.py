@@ -219,7 +219,7 @@ def supervisor_of(run_id: str) -> int:
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-                if b"supervisor.py" in words and run_id.encode() in words:
+                if b"gpugate_programs/supervisor" in words and run_id.encode() in words:
                     return int(entry.name)
     raise AssertionError(f"no supervisor of {run_id}")
 

@@ -65,7 +65,7 @@ def test_a_python_that_needs_its_variables_has_them_in_every_process(
 
 def test_a_supervisor_that_does_not_start_says_why(places: Places) -> None:
     """The end has the last words of the supervisor's log, and blames no killer."""
-    python = module_python(places, '[[ "$*" != *supervisor.py* ]]')
+    python = module_python(places, '[[ "$*" != *gpugate_programs/supervisor* ]]')
     state = run(places, python, "true")
     assert state["end"] == "failed"
     assert state["exit_reason"].startswith("its supervisor did not start: error while loading")

@@ -170,6 +170,7 @@ class _ByHand:
 
     def __init__(self, places: Places, run_id: str) -> None:
         self._template = places.runs / run_id
+        self._programs = places.runs / "programs"
         self._spare = places.root / "by-hand"
         self._spare.mkdir()
         (self._template / "env.json").write_text(json.dumps(places.environ()))
@@ -184,15 +185,15 @@ class _ByHand:
         attempt.mkdir(parents=True)
         shutil.copy(self._template / "env.json", self._spare / str(self._number))
         old = self._template / "attempts" / "1"
-        for name in ("supervisor.py", "worker.py"):
-            shutil.copy(old / name, attempt)
+        shutil.copy(old / "worker.py", attempt)
         launch = json.loads((old / "launch.json").read_text())
         launch |= {"socket": str(self._socket), "run_id": f"by-hand-{self._number}"}
         launch["parameters"] = {"mark": str(mark)}
         (attempt / "launch.json").write_text(json.dumps(launch))
         (attempt / "cell.py").write_text(SOURCE)
         (attempt / "episodes").mkdir(exist_ok=True)
-        supervisor = [sys.executable, "-I", "-S", str(attempt / "supervisor.py"), str(attempt)]
+        program = self._programs / launch["programs"] / "gpugate_programs" / "supervisor"
+        supervisor = [sys.executable, "-I", "-S", str(program), str(attempt)]
         process = subprocess.Popen(supervisor, start_new_session=True)
         return lambda: process.poll() is not None
 

@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.runs import supervisor
+import jupyter_gpugate.programs
+from jupyter_gpugate.programs.supervisor import main as supervisor
 
-SUPERVISOR = Path(supervisor.__file__)
+PROGRAMS = Path(jupyter_gpugate.programs.__file__).parent
 PATIENCE_S = 60.0
 
 #: Stands in for the real bootstrap: runs the cell, then says that it came to its end.
@@ -122,7 +123,11 @@ class Attempt:
         run = root / self.run_id
         self.path = run / "attempts" / "1"
         self.path.mkdir(parents=True)
-        self.refill()
+        self.programs = root / f"programs-{self.run_id}" / "gpugate_programs"
+        others = shutil.ignore_patterns("__pycache__", "worker", "fingerprint")
+        shutil.copytree(PROGRAMS, self.programs, ignore=others)
+        (self.programs / "worker").mkdir()
+        (self.programs / "worker" / "__main__.py").write_text(WORKER)
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(root)}
         self.launch: dict[str, Any] = {
             "run_id": self.run_id, "attempt": 1, "fence": 7, "socket": str(gate.path),
@@ -135,24 +140,26 @@ class Attempt:
         }  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
 
-    def refill(self) -> None:
-        """Put the attempt's own copies of the programs in place."""
-        shutil.copy(SUPERVISOR, self.path / "supervisor.py")
-        (self.path / "worker.py").write_text(WORKER)
-
     def change_supervisor(self, old: str, new: str) -> None:
-        """Change a constant in this attempt's own copy."""
-        copy = self.path / "supervisor.py"
+        """Change one line in this attempt's own copy."""
+        copies = list((self.programs / "supervisor").glob("*.py"))
+        (copy,) = (path for path in copies if old in path.read_text())
         source = copy.read_text()
         assert source.count(old) == 1
         copy.write_text(source.replace(old, new))
 
-    def start(self, *, before: tuple[str, ...] = (), python: str = sys.executable) -> Attempt:
+    def start(
+        self,
+        *,
+        before: tuple[str, ...] = (),
+        python: str = sys.executable,
+        flags: tuple[str, ...] = (),
+    ) -> Attempt:
         """Start the supervisor as the run side does, in a session of its own."""
         (self.path.parents[1] / "env.json").write_text(json.dumps(self.environment))
         (self.path / "launch.json").write_text(json.dumps(self.launch))
         self.process = subprocess.Popen(
-            [*before, python, "-I", "-S", "supervisor.py", "."],
+            [*before, python, "-I", "-S", *flags, str(self.programs / "supervisor"), "."],
             cwd=self.path,
             env={},
             stdin=subprocess.DEVNULL,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.runs import supervisor as sv
+from jupyter_gpugate.programs.supervisor import main as sv
 from tests.headless import code as headless_code
 from tests.integration.supervised import Attempt, attempts, python, until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.runs import supervisor as sv
+from jupyter_gpugate.programs.supervisor import main as sv
 from tests.integration.supervised import Attempt, attempts, limited_cgroup, python, until
 
 Make = Callable[..., Attempt]

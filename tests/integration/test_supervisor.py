@@ -18,7 +18,7 @@ import pytest
 from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.reports import EndReport, Peaks, RunReport
 from jupyter_gpugate.core.samples import ProcessKey
-from jupyter_gpugate.runs import supervisor
+from jupyter_gpugate.programs.supervisor import main as supervisor
 from tests.integration.supervised import (
     PATIENCE_S,
     TOUCH,
@@ -240,13 +240,14 @@ def _leap(which):
     slept = which == time.CLOCK_BOOTTIME and time.monotonic() > _begun + 0.5
     return _read(which) + 3600 * slept
 time.clock_gettime = _leap
+from .main import main
 """
 
 
 def test_time_asleep_is_no_time_run(make: Make) -> None:
     """A machine that is suspended for longer than the limit of a run does not end it."""
     attempt = make(argv=["sleep", "1.5"], time_limit_s=60.0)
-    attempt.change_supervisor("import time\n", SUSPENDED)
+    attempt.change_supervisor("from .main import main\n", SUSPENDED)
     end = attempt.start().end()
     assert (end["outcome"], end["reason"]) == ("completed", "")
     assert end["duration_s"] < 3600
@@ -505,7 +506,6 @@ def test_a_full_disk_harms_no_run(make: Make) -> None:
     mounted = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(attempt.path)]
     needs(os.getuid() == 0 and subprocess.run(mounted, check=False).returncode == 0, "mount")
     try:
-        attempt.refill()
         ballast = attempt.path / "ballast"
         ballast.write_bytes(b"x" * (MB // 4))
         attempt.start()

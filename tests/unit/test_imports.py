@@ -25,7 +25,7 @@ LINE = re.compile(
     r"Runs in (?P<process>.+); may import (?P<parts>[^;]+?)(?:, and when used (?P<lazy>.+))?\.$"
 )
 #: Single files that run where nothing of ours is installed.
-ALONE = {"runs.source", "runs.supervisor", "runs.cell"}
+ALONE = {"runs.source", "runs.cell"}
 #: Modules on top, used by every folder whose first line lists them; they need nothing of ours.
 SHARED = {"places", "proc"}
 #: The module that builds a gate; the others of its folder know the port alone.
@@ -54,6 +54,7 @@ class Import(NamedTuple):
     name: str
     lazy: bool
     line: int
+    relative: bool = False
 
     @property
     def top(self) -> str:
@@ -89,7 +90,8 @@ def _walk(node: ast.AST, module: str, *, lazy: bool) -> Iterator[Import]:
     if isinstance(node, ast.Import):
         yield from (Import(alias.name, lazy, node.lineno) for alias in node.names)
     if isinstance(node, ast.ImportFrom):
-        yield from (Import(name, lazy, node.lineno) for name in _sources(node, module))
+        relative = node.level > 0
+        yield from (Import(name, lazy, node.lineno, relative) for name in _sources(node, module))
     if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
         literals = [a.value for a in node.args[:1] if isinstance(a, ast.Constant)]
         yield from (Import(str(name), lazy, node.lineno) for name in literals)
@@ -147,7 +149,7 @@ def names_in(parts: str | None) -> list[str]:
 def may_import(importer: str, imported: str, *, lazy: bool) -> bool:
     """Tell whether the one may import the other; both are modules of the package."""
     if imported == "_version":
-        return importer not in ALONE
+        return not is_alone(importer)
     if importer in ALONE:
         return False
     if importer == "":
@@ -175,9 +177,14 @@ def _covers(part: str, imported: str, folder: str) -> bool:
     return f"{imported}.".startswith(f"{part}.")
 
 
+def is_alone(module: str) -> bool:
+    """Whether a module runs where nothing of ours is installed."""
+    return part_of(module) == "programs" or module in ALONE
+
+
 def is_kernel_side(module: str) -> bool:
     """Whether a module must run in a kernel's environment."""
-    return part_of(module) in KERNEL_SIDE or module in ALONE
+    return part_of(module) in KERNEL_SIDE or is_alone(module)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -223,7 +230,8 @@ def test_an_import_for_types_alone_counts() -> None:
         ("gate.gpu.reader", "gate.loop", False),
         ("runs.launcher", "gate.loop", False),
         ("runs.launcher", "runs.directory", True),
-        ("runs.supervisor", "core.codec", False),
+        ("programs.supervisor.main", "core.codec", False),
+        ("programs.supervisor.main", "_version", False),
         ("server.host", "gate.loop", True),
         ("server.feed", "gate.port", True),
         ("server.feed", "gate.local", False),
@@ -285,11 +293,15 @@ def test_core_only_computes(module: str) -> None:
     assert {"open", "print", "input", "exec", "eval"} & set(calls) == set()
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if m in ALONE])
-def test_single_files_stand_alone(module: str) -> None:
-    """A file that runs by itself needs the standard library; a cell uses more where it is there."""
-    guests = GUESTS | {"IPython", "traitlets"} if module == "runs.cell" else set()
-    foreign = [i for i in imports_of(module) if i.top not in sys.stdlib_module_names]
+@pytest.mark.parametrize("module", [m for m in MODULES if is_alone(m)])
+def test_programs_stand_alone(module: str) -> None:
+    """A program needs the standard library, and its own modules by relative imports; a worker uses
+    more where it is there.
+    """
+    is_worker = module == "runs.cell" or module.startswith("programs.worker")
+    guests = GUESTS | {"IPython", "traitlets"} if is_worker else set()
+    others = [i for i in imports_of(module) if not i.relative]
+    foreign = [i for i in others if i.top not in sys.stdlib_module_names]
     assert [i for i in foreign if not i.lazy or i.top not in guests] == []
 
 
@@ -298,6 +310,12 @@ def test_shared_modules_need_the_standard_library_alone(module: str) -> None:
     """A module that every process loads imports no package, but for Jupyter's where it is there."""
     foreign = [i for i in imports_of(module) if i.top not in {*sys.stdlib_module_names, PACKAGE}]
     assert [i for i in foreign if not i.lazy or i.top != "jupyter_core"] == []
+
+
+def test_no_program_hides_a_module_of_the_standard_library() -> None:
+    """Python looks in the folder that it starts before it looks in its library."""
+    own = {m.rpartition(".")[2] for m in MODULES if m.startswith("programs.")}
+    assert own & sys.stdlib_module_names <= {"__main__"}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) == "notebook"])
@@ -367,7 +385,7 @@ def test_importing_the_package_is_cheap() -> None:
 
 def test_the_kernel_loads_nothing_of_the_gate() -> None:
     """All modules of the kernel's side together load none of the gate's libraries."""
-    modules = [m for m in MODULES if is_kernel_side(m) and m != "__main__"]
+    modules = [m for m in MODULES if is_kernel_side(m) and not m.endswith("__main__")]
     names = [f"{PACKAGE}.{m}".rstrip(".") for m in modules]
     loaded = loaded_after(f"import {', '.join(names)}") - loaded_after("import IPython")
     assert loaded & HEAVY == set()
@@ -400,12 +418,13 @@ def old_pythons() -> Iterator[str]:
 
 
 def test_kernel_side_runs_on_the_oldest_python(tmp_path: Path) -> None:
-    """A real CPython 3.9, without any package, compiles the kernel's side and loads its core."""
+    """CPython 3.9, without any package, compiles the kernel's side, and loads core and programs."""
     python = next(old_pythons(), None)
     if python is None:
         pytest.skip("no CPython 3.9 on this machine")
     files = [str(path_of(m)) for m in MODULES if is_kernel_side(m)]
-    core = [f"{PACKAGE}.{m}" for m in MODULES if part_of(m) in {"core", *SHARED}]
+    loaded = [m for m in MODULES if part_of(m) in {"core", "programs", *SHARED}]
+    core = [f"{PACKAGE}.{m}" for m in loaded if not m.endswith("__main__")]
     alone = [str(path_of(m)) for m in MODULES if m in ALONE]
     script = tmp_path / "load.py"
     script.write_text(LOAD, encoding="utf-8")

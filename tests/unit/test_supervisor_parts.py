@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.runs import supervisor as sv
+from jupyter_gpugate.programs.supervisor import main as sv
 
 MB = 1 << 20
 
