@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from jupyter_gpugate.core import events as ev
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from jupyter_gpugate.core.decisions import Decisions, Reason
+    from jupyter_gpugate.core.leases import RunLease, Usage
 
 GPU: Final = "GPU-0"
 L4: Final = "NVIDIA L4"
@@ -119,6 +121,13 @@ def start(state: GateState, run_id: str = "run", at: float = NOW, **fields: Any)
     return apply(state, [ev.Granted(at, granted), started])
 
 
+def using(lease: RunLease, usage: Mapping[str, Usage]) -> RunLease:
+    """A live lease that was measured to use this."""
+    assert lease.live is not None
+    measured = replace(lease.live.measured, usage=usage)
+    return replace(lease, stage=replace(lease.live, measured=measured))
+
+
 def beat(state: GateState, run_id: str = "run", at: float = NOW, **fields: Any) -> ev.Beat:
     """A heartbeat of a live run; ``ram``, of that ``shared``, and ``vram`` are its report."""
     report = RunReport(
@@ -128,7 +137,7 @@ def beat(state: GateState, run_id: str = "run", at: float = NOW, **fields: Any) 
         vram_held_bytes=fields.pop("vram", {}),
     )
     given = {"tree": (key_of(run_id), key_of(run_id, 1)), "phase": Phase.RUNNING, **fields}
-    return ev.Beat(at, run_id, state.leases[run_id].fence, report=report, **given)
+    return ev.Beat(at, run_id, state.leases[run_id].terms.fence, report=report, **given)
 
 
 def finish(
@@ -141,7 +150,7 @@ def finish(
     """The end of a live run; ``fields`` are those of the report or of its peaks."""
     parts = {k: fields.pop(k) for k in tuple(fields) if k in Peaks.__dataclass_fields__}
     end = EndReport(outcome, **{"episodes_done": 1, **fields, "peaks": Peaks(**parts)})
-    return ev.Finished(at, run_id, state.leases[run_id].fence, end)
+    return ev.Finished(at, run_id, state.leases[run_id].terms.fence, end)
 
 
 def process(key: ProcessKey, private: int = 0, parent: int = 1, uid: int = 1000) -> Process:

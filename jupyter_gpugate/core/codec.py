@@ -13,7 +13,7 @@ import functools
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, TypeVar
 
 LEASE_PATH = "/lease/v1"
@@ -71,7 +71,7 @@ def _reader(kind: Any) -> Reader:  # noqa: PLR0911 - one case per kind of type
     if kind is Any:
         return lambda data, _field: data
     if origin in _UNIONS:
-        return _optional(_reader(args[0]))
+        return _optional(_reader(args[0])) if type(None) in args else _of_union(args)
     if dataclasses.is_dataclass(kind):
         return _of_dataclass(kind)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -87,6 +87,19 @@ def _reader(kind: Any) -> Reader:  # noqa: PLR0911 - one case per kind of type
 
 def _optional(read: Reader) -> Reader:
     return lambda data, field: None if data is None else read(data, field)
+
+
+def _of_union(kinds: Sequence[Any]) -> Reader:
+    """Read dataclasses, which are told apart by their fields."""
+    readers = [({f.name for f in dataclasses.fields(kind)}, _reader(kind)) for kind in kinds]
+
+    def read(data: Any, field: str) -> Any:
+        for names, reader in readers:
+            if isinstance(data, Mapping) and data.keys() == names:
+                return reader(data, field)
+        raise ProtocolError(field, "has the fields of no kind of value that is possible here")
+
+    return read
 
 
 def _of_dataclass(kind: Any) -> Reader:

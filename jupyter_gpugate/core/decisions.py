@@ -8,8 +8,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, Optional
 
+from jupyter_gpugate.core.queued import GroupKey
 from jupyter_gpugate.core.requests import Grant
-from jupyter_gpugate.core.state import GroupKey
 
 
 class Check(str, Enum):

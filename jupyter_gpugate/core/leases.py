@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Optional
+from typing import Optional, Union
 
-from jupyter_gpugate.core.estimates import Estimate, Needs
+from jupyter_gpugate.core.estimates import Estimate
+from jupyter_gpugate.core.queued import Queued
 from jupyter_gpugate.core.reports import Peaks, Phase, RunReport
 from jupyter_gpugate.core.requests import Basis, Enforcement, Request
+from jupyter_gpugate.core.resources import Holder
 from jupyter_gpugate.core.samples import ProcessBytes, ProcessKey
 from jupyter_gpugate.core.shares import Rise, Share
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the gate has seen of one run on one resource."""
+    """What the gate has measured of one run on one resource."""
 
     held_bytes: int = 0
     meter: str = ""  # "pss", "statm", "nvml", "report", "by_delta"
@@ -35,52 +37,115 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Lease:
-    """A live attempt: the right to start and to use its charges."""
+class Terms:
+    """The terms of a lease: what was granted, and when."""
 
-    request: Request
-    order: int
-    submitted_at: float
-    run_side: str
-    attempt: int
     fence: int
     devices: tuple[str, ...]
-    charges: Mapping[str, int]
-    granted_charges: Mapping[str, int]
+    charges: Mapping[str, int]  # resource -> bytes
     basis: Mapping[str, Basis]
     caps: Mapping[str, int]
     enforcement: Enforcement
     granted_at: float
-    needs: Needs
-    estimate: Estimate
-    unstarted_grants: int = 0
-    phase: Phase = Phase.GRANTED
-    started_at: Optional[float] = None
-    process: Optional[ProcessKey] = None
-    boot_id: str = ""
-    tree: tuple[ProcessKey, ...] = ()
-    beat_at: Optional[float] = None
+    exclusive: bool = False
+    cgroup: str = ""  # in which its holder lives; "": in the gate's
+
+
+@dataclass(frozen=True)
+class Reported:
+    """The newest heartbeat of a lease's holder, and what lasts of the ones before."""
+
+    at: float
+    tree: tuple[ProcessKey, ...]
+    is_running: bool = False  # its workers have started
     report: RunReport = RunReport()
     report_at: Optional[float] = None
-    unmovable_from: Optional[float] = None  # the report that `unmovable_bytes` goes with
-    unmovable_bytes: int = 0  # the machine's, when that report was new
     report_gap_s: float = 0.0  # the longest that its supervisor went without a reading
     peaks: Peaks = Peaks()
     episode: int = 0
     episode_at: Optional[float] = None
     longest_episode_s: float = 0.0
-    stop_reason: str = ""
-    usage: Mapping[str, Usage] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The gate's own measurements of a lease's holder, and of those beside it."""
+
+    usage: Mapping[str, Usage]
+    #: Who else held what on each resource when it began, and who has grown where that ran short.
+    others: Mapping[str, tuple[Share, ...]]
+    grown: Mapping[str, tuple[Rise, ...]] = field(default_factory=dict)
     #: Resource -> what processes that were no run's held there when this one was first seen.
     others_at_start: Mapping[str, tuple[ProcessBytes, ...]] = field(default_factory=dict)
     neighbours: int = 0
-    #: Who else held what on each resource when it began, and who has grown where that ran short.
-    others: Mapping[str, tuple[Share, ...]] = field(default_factory=dict)
-    grown: Mapping[str, tuple[Rise, ...]] = field(default_factory=dict)
+    unmovable_from: Optional[float] = None  # the report that `unmovable_bytes` goes with
+    unmovable_bytes: int = 0  # the machine's, when that report was new
+
+
+@dataclass(frozen=True)
+class Granted:
+    """The stage of a lease that no supervisor has taken up."""
+
+    others: Mapping[str, tuple[Share, ...]]  # as in `Measured`, at the grant
+
+
+@dataclass(frozen=True)
+class Live:
+    """The stage of a lease from its supervisor's start on."""
+
+    process: ProcessKey  # the supervisor
+    boot_id: str
+    started_at: float
+    reported: Reported
+    measured: Measured
+
+
+@dataclass(frozen=True)
+class Stopping(Live):
+    """The last stage of a lease: its processes are being stopped."""
+
+    stop_reason: str
+
+
+Stage = Union[Granted, Live, Stopping]
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to start and to use what it is charged."""
+
+    holder: Holder
+    terms: Terms
+    charges: Mapping[str, int]  # as of now: they settle, or overrun
+    stage: Stage
 
     @property
-    def run_id(self) -> str:
-        return self.request.run_id
+    def live(self) -> Optional[Live]:
+        """Its stage, if a supervisor has started."""
+        return self.stage if isinstance(self.stage, Live) else None
+
+    @property
+    def phase(self) -> Phase:
+        """Its stage as a word; one that is live tells whether its workers have started."""
+        if isinstance(self.stage, Stopping):
+            return Phase.STOPPING
+        if isinstance(self.stage, Live):
+            return Phase.RUNNING if self.stage.reported.is_running else Phase.STARTING
+        return Phase.GRANTED
+
+    @property
+    def usage(self) -> Mapping[str, Usage]:
+        return self.stage.measured.usage if isinstance(self.stage, Live) else {}
+
+    @property
+    def others(self) -> Mapping[str, tuple[Share, ...]]:
+        """Who else held what on each resource when it began."""
+        return self.stage.measured.others if isinstance(self.stage, Live) else self.stage.others
+
+    @property
+    def grown(self) -> Mapping[str, tuple[Rise, ...]]:
+        """Who has grown on each resource where that ran short."""
+        return self.stage.measured.grown if isinstance(self.stage, Live) else {}
 
     def held(self, resource: str) -> int:
         usage = self.usage.get(resource)
@@ -91,7 +156,31 @@ class Lease:
 
     def unsettled_watch(self, resource: str) -> bool:
         usage = self.usage.get(resource)
-        return self.basis.get(resource) is Basis.WATCH and not (usage and usage.settled)
+        return self.terms.basis.get(resource) is Basis.WATCH and not (usage and usage.settled)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The attempt of a run that a lease is for, with the run's place in the queue."""
+
+    queued: Queued
+    number: int
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class RunLease(Lease):
+    """The lease of a run."""
+
+    attempt: Attempt
+
+    @property
+    def run_id(self) -> str:
+        return self.holder.name
+
+    @property
+    def request(self) -> Request:
+        return self.attempt.queued.request
 
 
 @dataclass(frozen=True)

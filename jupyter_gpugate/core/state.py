@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Optional
+from typing import Optional
 
-from jupyter_gpugate.core.estimates import NO_NEEDS, Estimates, Needs
 from jupyter_gpugate.core.evidence import Calibration
-from jupyter_gpugate.core.leases import Lease, Lingering
+from jupyter_gpugate.core.leases import Lingering, RunLease
+from jupyter_gpugate.core.queued import GroupKey, Queued
 from jupyter_gpugate.core.reports import RunEnd
-from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.core.samples import Device, ProcessBytes, ProcessKey
 from jupyter_gpugate.core.shares import Attribution, Growth, Rise, Share
 
@@ -38,49 +37,6 @@ class Traits:
     max_queued_per_user: int = 200
     #: UUID -> bytes an administrator declares usable where a device cannot be sampled.
     usable_vram_bytes: Mapping[str, int] = field(default_factory=dict)
-
-
-class GroupKey(NamedTuple):
-    """Everything that admission looks at: requests with equal keys share a verdict."""
-
-    owner: str
-    run_side: str
-    gpus: int
-    exclusive: bool
-    needs: Needs
-    visible: Optional[tuple[str, ...]] = None
-    cgroup: str = ""
-
-
-def key_of(request: Request, run_side: str, needs: Needs) -> GroupKey:
-    """All of a request that admission looks at."""
-    return GroupKey(
-        owner=request.owner,
-        run_side=run_side,
-        gpus=request.gpus,
-        exclusive=request.exclusive,
-        needs=needs,
-        visible=request.visible,
-        cgroup=request.cgroup,
-    )
-
-
-@dataclass(frozen=True)
-class Queued:
-    """A request in the queue; ``order`` is its place for good."""
-
-    request: Request
-    order: int
-    submitted_at: float
-    run_side: str
-    needs: Needs = NO_NEEDS  # as of now: what they rest on may change
-    estimates: Estimates = ()
-    attempts: int = 0
-    unstarted_grants: int = 0
-
-    @property
-    def key(self) -> GroupKey:
-        return key_of(self.request, self.run_side, self.needs)
 
 
 @dataclass(frozen=True)
@@ -119,7 +75,7 @@ class GateState:
     traits: Traits = Traits()
     queue: Mapping[str, Queued] = field(default_factory=dict)  # in submission order
     groups: Mapping[GroupKey, Mapping[str, None]] = field(default_factory=dict)
-    leases: Mapping[str, Lease] = field(default_factory=dict)
+    leases: Mapping[str, RunLease] = field(default_factory=dict)
     lingering: Mapping[tuple[str, str], Lingering] = field(default_factory=dict)
     locks: Mapping[str, Lock] = field(default_factory=dict)
     draining: Optional[str] = None  # the reason, while the gate takes no new runs

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from jupyter_gpugate.core.decisions import Decisions
-from jupyter_gpugate.core.leases import Lease
-from jupyter_gpugate.core.state import GateState, Queued
+from jupyter_gpugate.core.leases import RunLease
+from jupyter_gpugate.core.queued import Queued
+from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.port import Change, GateEnd, Standing
 
 
@@ -51,5 +52,5 @@ def _queued(queued: Queued) -> Standing:
     return Standing(queued.request.family.name, "queued", None, queued.attempts)
 
 
-def _active(lease: Lease) -> Standing:
-    return Standing(lease.request.family.name, "active", lease.phase.value, lease.attempt)
+def _active(lease: RunLease) -> Standing:
+    return Standing(lease.request.family.name, "active", lease.phase.value, lease.attempt.number)

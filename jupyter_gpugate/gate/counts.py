@@ -36,5 +36,5 @@ def _evicted(tick: Tick) -> Iterator[str]:
     for event in tick.events:
         if isinstance(event, ev.Finished) and event.end.outcome is AttemptOutcome.EVICTED:
             lease = tick.before.leases.get(event.run_id)
-            if lease is not None and lease.fence == event.fence:
+            if lease is not None and lease.terms.fence == event.fence:
                 yield event.run_id

@@ -25,7 +25,7 @@ from jupyter_gpugate.core.codec import (
     from_json,
     to_json,
 )
-from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.leases import Lease, RunLease
 from jupyter_gpugate.core.private import without_values
 from jupyter_gpugate.core.reports import (
     EndReport,
@@ -185,11 +185,11 @@ class SocketHandler(RequestHandler):
         words = {400: "bad_message", 403: "forbidden", 404: "not_found"}
         self.fail(status_code, words.get(status_code, "internal"), str(message))
 
-    def lease(self, run_id: str, fence: int) -> Lease | None:
+    def lease(self, run_id: str, fence: int) -> RunLease | None:
         """The live lease of this fence; otherwise the caller is told that it is fenced."""
         lease = self.gate.state.leases.get(run_id)
-        if lease is None or lease.fence != fence:
-            newest = lease.fence if lease else None
+        if lease is None or lease.terms.fence != fence:
+            newest = lease.terms.fence if lease else None
             self.fail(409, "fence", "this lease is over", fence=fence, newest=newest)
             return None
         return lease
@@ -287,9 +287,9 @@ class PresenceHandler(SocketHandler):
         granted = [
             lease
             for lease in state.leases.values()
-            if lease.run_side == message.run_side
-            and lease.phase is Phase.GRANTED
-            and lease.fence not in message.known
+            if lease.attempt.queued.run_side == message.run_side
+            and lease.live is None
+            and lease.terms.fence not in message.known
         ]
         ended = [
             {"run_id": r, "end": state.ended[r].end.value, "reason": state.ended[r].reason}
@@ -298,27 +298,28 @@ class PresenceHandler(SocketHandler):
         ]
         return {
             "grants": [self.grant_of(lease) for lease in granted],
-            "estimates": {lease.run_id: to_json(lease.estimate) for lease in granted},
+            "estimates": {lease.run_id: to_json(lease.attempt.estimate) for lease in granted},
             "ended": ended,
         }
 
-    def grant_of(self, lease: Lease) -> dict[str, Any]:
+    def grant_of(self, lease: RunLease) -> dict[str, Any]:
         """A lease as the `Grant` that made it."""
+        terms = lease.terms
         return {
             "run_id": lease.run_id,
-            "attempt": lease.attempt,
-            "fence": lease.fence,
-            "devices": list(lease.devices),
-            "charges": dict(lease.granted_charges),
-            "basis": to_json(lease.basis),
-            "caps": dict(lease.caps),
-            "enforcement": lease.enforcement.value,
+            "attempt": lease.attempt.number,
+            "fence": terms.fence,
+            "devices": list(terms.devices),
+            "charges": dict(terms.charges),
+            "basis": to_json(terms.basis),
+            "caps": dict(terms.caps),
+            "enforcement": terms.enforcement.value,
             "device_totals": self._totals(lease),
         }
 
     def _totals(self, lease: Lease) -> dict[str, int]:
         inventory = self.gate.state.inventory
-        return {u: inventory[u].total_bytes for u in lease.devices if u in inventory}
+        return {u: inventory[u].total_bytes for u in lease.terms.devices if u in inventory}
 
 
 class WithdrawHandler(SocketHandler):
@@ -327,7 +328,7 @@ class WithdrawHandler(SocketHandler):
     async def post(self) -> None:
         message = self.read(WithdrawMessage)
         lease = self.gate.state.leases.get(message.run_id)
-        if lease is not None and lease.phase is not Phase.GRANTED:
+        if lease is not None and lease.live is not None:
             self.fail(409, "state", "the run has started; stop it instead")
             return
         event = ev.Withdrawn(self.gate.now(), message.run_id, message.end, message.reason)
@@ -357,7 +358,7 @@ class StartedHandler(SocketHandler):
         if lease is None:
             return
         process = ProcessKey(message.pid, message.start_ticks)
-        if lease.phase is Phase.GRANTED:
+        if lease.live is None:
             event = ev.Started(
                 self.gate.now(), message.run_id, message.fence, process, message.boot_id
             )
@@ -366,7 +367,7 @@ class StartedHandler(SocketHandler):
             lease = self.lease(message.run_id, message.fence)
             if lease is None:
                 return
-        if lease.process != process:
+        if lease.live is None or lease.live.process != process:
             self.fail(409, "fence", "another supervisor holds this lease", fence=message.fence)
             return
         self.finish({"verdict": "go"})
@@ -385,7 +386,7 @@ class HeartbeatHandler(SocketHandler):
         if lease is None:
             return
         tree = self._vetted(message, lease)
-        if lease.phase is Phase.GRANTED and tree:
+        if lease.live is None and tree:
             # The gate was killed between its "go" and the record of it.
             self.gate.post(
                 ev.Started(
@@ -421,7 +422,7 @@ class HeartbeatHandler(SocketHandler):
         uid = peer_uid(self)
         return claims.of_run(
             message.run_id,
-            lease.process or message.tree[0],
+            lease.live.process if lease.live else message.tree[0],
             message.tree,
             os.getuid() if uid is None else uid,
             self.gate.sample.processes,
@@ -461,21 +462,21 @@ class RegisterHandler(SocketHandler):
         state = self.gate.state
         self.gate.post(ev.Present(self.gate.now(), message.run_side, message.run_ids))
         known = set(state.queue) | set(state.leases) | set(state.ended)
+        leased = [lease.attempt.queued for lease in state.leases.values()]
         mine = {
-            run_id
-            for table in (state.queue, state.leases)
-            for run_id, entry in table.items()
-            if entry.run_side == message.run_side
+            queued.request.run_id
+            for queued in (*state.queue.values(), *leased)
+            if queued.run_side == message.run_side
         }
         unneeded = sorted(mine - set(message.run_ids))
         live = {
             run_id: {
                 "name": lease.request.family.name,
-                "attempt": lease.attempt,
-                "fence": lease.fence,
+                "attempt": lease.attempt.number,
+                "fence": lease.terms.fence,
             }
             for run_id in unneeded
-            if (lease := state.leases.get(run_id)) and lease.phase is not Phase.GRANTED
+            if (lease := state.leases.get(run_id)) and lease.live is not None
         }
         unknown = [run_id for run_id in message.run_ids if run_id not in known]
         self.finish({"unknown": unknown, "unneeded": unneeded, "live": live})

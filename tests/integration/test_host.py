@@ -171,7 +171,7 @@ def test_a_grant_that_is_declined_is_given_again(hosting: Hosting) -> None:
         declined = {"run_id": "one", "fence": fence, "reason": "no disk"}
         assert (await hosted.lease.ask("decline", declined))["gone"]
         lease = hosted.gate.state.leases.get("one")
-        assert lease is None or lease.fence > fence
+        assert lease is None or lease.terms.fence > fence
 
     hosting(body)
 

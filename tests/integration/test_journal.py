@@ -862,4 +862,4 @@ def test_the_first_versions_journal_loads(tmp_path: Path) -> None:
     assert journal.observations() == [event.observation for event in FROZEN_OBSERVATIONS]
     state = states_of(journal.replay())
     assert list(state.queue) == ["20260101-120003-pqrst"]
-    assert [lease.fence for lease in state.leases.values()] == [3]
+    assert [lease.terms.fence for lease in state.leases.values()] == [3]

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from jupyter_gpugate.core.codec import LARGEST, ProtocolError, from_json, to_json
 from jupyter_gpugate.core.events import EVENT_TYPES
 from jupyter_gpugate.core.evidence import Observation
-from jupyter_gpugate.core.leases import Lease, Lingering
+from jupyter_gpugate.core.leases import Lingering, RunLease
+from jupyter_gpugate.core.queued import Queued
 from jupyter_gpugate.core.requests import Grant, Request
 from jupyter_gpugate.core.samples import Sample
-from jupyter_gpugate.core.state import Queued, Traits
+from jupyter_gpugate.core.state import Traits
 
-KINDS = [*EVENT_TYPES.values(), Grant, Lease, Lingering, Observation, Queued, Request, Traits]
+KINDS = [*EVENT_TYPES.values(), Grant, Lingering, Observation, Queued, Request, RunLease, Traits]
 #: Numbers that a message may hold; the limit itself has no exact float.
 INTEGERS = st.integers(-LARGEST, LARGEST)
 FLOATS = st.floats(-LARGEST / 2, LARGEST / 2, allow_nan=False)

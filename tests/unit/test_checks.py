@@ -35,6 +35,7 @@ from tests.states import (
     request,
     sample,
     start,
+    using,
 )
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def test_no_unknown_run_starts_beside_an_overrun(resource: str) -> None:
     state = start(gate(request("live"), unknown, request("known")), "live")
     lease = state.leases["live"]
     usage = {**lease.usage, resource: Usage(overrun_at=NOW)}
-    state = replace(state, leases={"live": replace(lease, usage=usage)})
+    state = replace(state, leases={"live": using(lease, usage)})
     assert told(state) == [Check.OVERRUN]
     assert told(state, run_id="known") == []
 

@@ -26,7 +26,7 @@ def test_a_failing_estimate_falls_back_to_watch(monkeypatch: pytest.MonkeyPatch)
     simulation.step()
     (grant,) = (grant for _, grant in simulation.granted)
     assert grant.basis == {RAM: Basis.WATCH, "GPU-0": Basis.WATCH}
-    for term in simulation.state.leases[run_id].estimate.terms:
+    for term in simulation.state.leases[run_id].attempt.estimate.terms:
         assert "no observations" in term.note
         assert (term.need_bytes, term.margin_bytes, term.n, term.lower_bound_bytes) == (
             None,

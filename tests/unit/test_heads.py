@@ -13,7 +13,19 @@ from jupyter_gpugate.core.leases import Lingering, Usage
 from jupyter_gpugate.core.requests import Basis
 from jupyter_gpugate.core.resources import GB, MB, RAM
 from jupyter_gpugate.core.state import GateState, Traits
-from tests.states import GPU, NOW, board, finish, gate, granted_to, reasons, request, sample, start
+from tests.states import (
+    GPU,
+    NOW,
+    board,
+    finish,
+    gate,
+    granted_to,
+    reasons,
+    request,
+    sample,
+    start,
+    using,
+)
 
 if TYPE_CHECKING:
     from jupyter_gpugate.core.requests import Request
@@ -32,7 +44,7 @@ def busy(*waiting: Request, at: float = LONG_AGO, **charges: int) -> GateState:
         state = start(state, f"on-{name}", charges={RAM: GB, uuid: charge})
         lease = state.leases[f"on-{name}"]
         usage = {RAM: Usage(held_bytes=GB), uuid: Usage(held_bytes=charge)}
-        state = replace(state, leases={**state.leases, lease.run_id: replace(lease, usage=usage)})
+        state = replace(state, leases={**state.leases, lease.run_id: using(lease, usage)})
     return apply(state, [ev.Requested(at, one, "side") for one in waiting])
 
 
@@ -86,7 +98,7 @@ def test_a_run_without_gpus_can_be_a_head() -> None:
     seen = sample(ram=40 * GB)
     lease = state.leases["live"]
     held = {RAM: Usage(held_bytes=20 * GB)}
-    state = replace(state, leases={"live": replace(lease, usage=held, charges={RAM: 20 * GB})})
+    state = replace(state, leases={"live": replace(using(lease, held), charges={RAM: 20 * GB})})
     decisions = decide(state, seen, NOW)
     assert [(mark.run_id, mark.devices) for mark in decisions.earmarks] == [("large", ())]
     assert decisions.grants == ()
@@ -120,7 +132,8 @@ def test_a_head_is_not_bound_to_a_device_whose_watch_slot_is_taken() -> None:
     """It waits for room on the other device, and only there is its room set aside."""
     state = busy(request("new", vram=None), gpu0=10 * GB, gpu1=23 * GB)
     lease = state.leases["on-gpu0"]
-    watched = replace(lease, basis={**lease.basis, "GPU-0": Basis.WATCH})
+    basis = {**lease.terms.basis, "GPU-0": Basis.WATCH}
+    watched = replace(lease, terms=replace(lease.terms, basis=basis))
     state = replace(state, leases={**state.leases, "on-gpu0": watched})
     assert heads(state, gpu0=14 * GB, gpu1=512 * MB) == [("new", ("GPU-1",))]
 
@@ -179,7 +192,7 @@ def test_a_device_stays_clear_until_the_last_runs_memory_is_back() -> None:
     state = busy(request("live"), request("alone", vram=20 * GB, exclusive=True), request("small"))
     state = start(state, "live", charges={RAM: GB, GPU: 10 * GB})
     lease = state.leases["live"]
-    state = replace(state, leases={"live": replace(lease, usage={GPU: Usage(held_bytes=10 * GB)})})
+    state = replace(state, leases={"live": using(lease, {GPU: Usage(held_bytes=10 * GB)})})
     state = apply(state, [finish(state, "live")])
     decisions = decide(state, sample(free={GPU: 14 * GB}), NOW)
     assert {mark.check for mark in decisions.earmarks} == {Check.FIT, Check.EXCLUSIVE}

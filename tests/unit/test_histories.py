@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from jupyter_gpugate.core.decisions import Refusal
+    from jupyter_gpugate.core.queued import GroupKey
     from jupyter_gpugate.core.samples import ProcessKey
-    from jupyter_gpugate.core.state import GroupKey
 
 #: Parts that several workers can share.
 CHUNKS = 10

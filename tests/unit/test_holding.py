@@ -229,7 +229,9 @@ def test_runs_that_share_a_device_are_neighbours() -> None:
     state = start(start(gate(request(), request("other")), "run"), "other")
     state = after(state, sample(NOW + 1, processes=tree()))
     state = apply(state, [finish(state, "other")])
-    assert after(state, sample(NOW + 2, processes=tree())).leases["run"].neighbours == 1
+    live = after(state, sample(NOW + 2, processes=tree())).leases["run"].live
+    assert live is not None
+    assert live.measured.neighbours == 1
 
 
 # -- peaks, overruns, settling --------------------------------------------------------------------
@@ -260,7 +262,7 @@ def watched(episodes: int = 100, **fields: Any) -> GateState:
     state = live(charge=12 * GB, episodes=episodes, **fields)
     lease = state.leases["run"]
     basis = dict.fromkeys(lease.charges, Basis.WATCH)
-    return replace(state, leases={"run": replace(lease, basis=basis)})
+    return replace(state, leases={"run": replace(lease, terms=replace(lease.terms, basis=basis))})
 
 
 def settles(state: GateState, *moments: tuple[float, int, int]) -> list[float]:
@@ -307,7 +309,7 @@ def test_a_settled_charge_only_falls() -> None:
     state = watched(episodes=1, traits=Traits(settle_unmoved_s=5))
     state = after(state, seen(NOW + 1, 2 * GB), seen(NOW + 7, 2 * GB))
     assert state.leases["run"].charges[GPU] == int(2.5 * GB) + 256 * MB
-    assert state.leases["run"].caps[GPU] == 12 * GB
+    assert state.leases["run"].terms.caps[GPU] == 12 * GB
     full = watched(episodes=1, traits=Traits(settle_unmoved_s=5))
     full = after(full, seen(NOW + 1, 11 * GB), seen(NOW + 7, 11 * GB))
     assert full.leases["run"].charges[GPU] == 12 * GB

@@ -26,10 +26,23 @@ from jupyter_gpugate.core.resources import (
     VRAM,
 )
 from jupyter_gpugate.core.state import GateState
-from tests.states import BOOT, GPU, NOW, beat, board, finish, gate, grant, key_of, request, start
+from tests.states import (
+    BOOT,
+    GPU,
+    NOW,
+    beat,
+    board,
+    finish,
+    gate,
+    grant,
+    key_of,
+    request,
+    start,
+    using,
+)
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.leases import Lease
+    from jupyter_gpugate.core.leases import Reported
 
 FENCE: Final = 1
 LATER: Final = NOW + 10
@@ -156,7 +169,9 @@ def test_an_old_fence_moves_nothing(event: str) -> None:
     """What an earlier attempt says of itself is not taken for the one that lives now."""
     state = made("granted" if event in ("declined", "started") else "running")
     lease = state.leases["run"]
-    state = replace(state, leases={"run": replace(lease, fence=FENCE + 1)})
+    state = replace(
+        state, leases={"run": replace(lease, terms=replace(lease.terms, fence=FENCE + 1))}
+    )
     assert apply(state, [EVENTS[event]]).leases == state.leases
 
 
@@ -272,19 +287,25 @@ def test_reports_only_ever_raise_a_peak() -> None:
     assert state.leases["run"].usage[GPU].peak_bytes == GB
 
 
-def lease_after(*episodes: tuple[float, int], workers: int = 1) -> Lease:
-    """The lease of a run whose heartbeats told of so many episodes at these moments."""
+def reported(state: GateState) -> Reported:
+    """The heartbeats of the run."""
+    live = state.leases["run"].live
+    assert live is not None
+    return live.reported
+
+
+def longest_episode_s(*episodes: tuple[float, int], workers: int = 1) -> float:
+    """The longest episode of a run whose heartbeats told of so many at these moments."""
     state = start(gate(request(workers=workers, episodes=100)))
     beats = [beat(state, at=NOW + after, episode=done) for after, done in episodes]
-    return apply(state, beats).leases["run"]
+    return reported(apply(state, beats)).longest_episode_s
 
 
 def test_the_longest_episode_is_known_however_many_workers_share_them() -> None:
     """Workers that finish in turn or together have episodes of the same length."""
-    assert lease_after((10, 1), (40, 2), (50, 3)).longest_episode_s == 30
-    in_turn = lease_after((30, 1), (60, 2), (90, 3), workers=2)
-    together = lease_after((60, 2), (120, 4), workers=2)
-    assert (in_turn.longest_episode_s, together.longest_episode_s) == (60, 60)
+    assert longest_episode_s((10, 1), (40, 2), (50, 3)) == 30
+    assert longest_episode_s((30, 1), (60, 2), (90, 3), workers=2) == 60
+    assert longest_episode_s((60, 2), (120, 4), workers=2) == 60
 
 
 def test_a_context_costs_what_the_driver_shows_beyond_the_frameworks_own_memory() -> None:
@@ -292,7 +313,7 @@ def test_a_context_costs_what_the_driver_shows_beyond_the_frameworks_own_memory(
     state = start(gate(request(workers=2)))
     lease = state.leases["run"]
     usage = {**lease.usage, GPU: replace(lease.usage[GPU], overhead_bytes=1000 * MB)}
-    state = replace(state, leases={"run": replace(lease, usage=usage)})
+    state = replace(state, leases={"run": using(lease, usage)})
     assert apply(state, [finish(state)]).device_overhead == {board().model: 500 * MB}
 
 
@@ -309,7 +330,7 @@ def test_an_absurd_context_is_not_believed() -> None:
         (64 * MB - 1, {}),
     ):
         usage = {**lease.usage, GPU: replace(lease.usage[GPU], overhead_bytes=size)}
-        seen = replace(state, leases={"run": replace(lease, usage=usage)})
+        seen = replace(state, leases={"run": using(lease, usage)})
         assert apply(seen, [finish(seen)]).device_overhead == learned
 
 
@@ -318,8 +339,8 @@ def test_a_report_tells_how_long_its_supervisor_went_without_a_reading() -> None
     state = start(gate(request()))
     ages = [(1.0, GB), (20.0, GB), (2.0, GB), (1e9, None)]
     beats = [beat(state, at=LATER, ram=held, ram_age_s=age) for age, held in ages]
-    assert apply(state, beats).leases["run"].report_gap_s == 20.0
-    assert apply(state, beats).leases["run"].report == RunReport(ram_age_s=1e9)
+    assert reported(apply(state, beats)).report_gap_s == 20.0
+    assert reported(apply(state, beats)).report == RunReport(ram_age_s=1e9)
 
 
 def test_what_is_charged_elsewhere_is_added_to_the_charges() -> None:
@@ -327,5 +348,5 @@ def test_what_is_charged_elsewhere_is_added_to_the_charges() -> None:
     state = apply(made("running"), [ev.Recharged(LATER, "run", FENCE, {"GPU-1": GB}, "overrun")])
     lease = state.leases["run"]
     assert lease.charges == {RAM: GB, GPU: 2 * GB, "GPU-1": GB}
-    assert lease.granted_charges == {RAM: GB, GPU: 2 * GB}
+    assert lease.terms.charges == {RAM: GB, GPU: 2 * GB}
     assert lease.usage["GPU-1"].overrun_at == LATER

@@ -59,7 +59,7 @@ def test_what_is_told_is_what_is_charged(known: Device, there: tuple[Device, ...
     (grant,) = decide(state, seen, NOW).grants
     (given,) = grant.devices
     lease = apply(state, [ev.Granted(NOW, grant)]).leases["run"]
-    term = lease.estimate.term(VRAM)
+    term = lease.attempt.estimate.term(VRAM)
     assert term.device_model == state.inventory[given].model
     assert term.need_bytes == grant.charges[given]
     assert (term.origin is Origin.MEASURED) == (given == known.uuid)

@@ -21,7 +21,7 @@ from jupyter_gpugate.core.resources import (
     VRAM,
 )
 from jupyter_gpugate.core.state import GateState
-from tests.states import GPU, NOW, beat, board, finish, gate, request, start
+from tests.states import GPU, NOW, beat, board, finish, gate, request, start, using
 
 if TYPE_CHECKING:
     from jupyter_gpugate.core.requests import Request
@@ -40,7 +40,7 @@ def live(asked: Request | None = None, **usage: Any) -> GateState:
 def with_usage(state: GateState, **usage: Usage) -> GateState:
     """The state with other usage of the run's resources."""
     lease = state.leases["run"]
-    return replace(state, leases={"run": replace(lease, usage={**lease.usage, **usage})})
+    return replace(state, leases={"run": using(lease, {**lease.usage, **usage})})
 
 
 def taught(state: GateState, **end: Any) -> dict[str, Observation]:
@@ -141,7 +141,10 @@ def test_a_use_of_zero_is_a_real_zero() -> None:
 def ram_of(usage: Usage, report_gap_s: float = 0.0, **end: Any) -> Observation:
     """What is taught of RAM where the gate saw this."""
     state = with_usage(live(), ram=usage)
-    lease = replace(state.leases["run"], report_gap_s=report_gap_s)
+    lease = state.leases["run"]
+    assert lease.live is not None
+    reported = replace(lease.live.reported, report_gap_s=report_gap_s)
+    lease = replace(lease, stage=replace(lease.live, reported=reported))
     return taught(replace(state, leases={"run": lease}), **end)[RAM]
 
 
@@ -203,7 +206,8 @@ def test_running_out_at_once_is_known_all_the_same() -> None:
 def test_a_cap_that_sufficed_is_told_as_the_charge() -> None:
     """The cap binds the framework; with its contexts that is what the run could take."""
     state = live()
-    lease = replace(state.leases["run"], caps={GPU: 11 * GB})
+    lease = state.leases["run"]
+    lease = replace(lease, terms=replace(lease.terms, caps={GPU: 11 * GB}))
     state = replace(state, leases={"run": lease})
     vram = taught(state)[VRAM]
     assert (vram.cap_bytes, vram.enforcement) == (12 * GB, Enforcement.ENFORCED)

@@ -22,14 +22,14 @@ from jupyter_gpugate.core.samples import (
 from jupyter_gpugate.core.shares import Growth
 from jupyter_gpugate.core.state import GateState, Traits
 from tests.simulated import GPU_IS_LOST
-from tests.states import GPU, NOW, gate, request, sample, start
+from tests.states import GPU, NOW, gate, request, sample, start, using
 
 
 def holding(state: GateState, held: int, run_id: str = "run") -> GateState:
     """The state once a run was seen to hold so much of the GPU."""
     lease = state.leases[run_id]
     usage = {**lease.usage, GPU: Usage(held_bytes=held)}
-    return replace(state, leases={**state.leases, run_id: replace(lease, usage=usage)})
+    return replace(state, leases={**state.leases, run_id: using(lease, usage)})
 
 
 def test_room_is_free_less_floor_less_reservations() -> None:

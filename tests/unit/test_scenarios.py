@@ -202,7 +202,7 @@ def test_only_one_unmeasured_run_settles_on_a_device_at_a_time() -> None:
     lease = simulation.state.leases[first]
     assert 60 <= steps <= 200
     assert lease.charges[GPU] == int(1.25 * 2 * GB) + 256 * MB
-    assert lease.caps[GPU] == 12 * GB  # a settled run keeps its larger cap
+    assert lease.terms.caps[GPU] == 12 * GB  # a settled run keeps its larger cap
 
 
 def test_zero_use_is_not_settled_use_but_gives_the_slot_up() -> None:

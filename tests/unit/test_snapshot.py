@@ -129,7 +129,7 @@ def test_a_running_row_names_what_it_holds_too_much_of() -> None:
     """Each resource on which the run was seen above its charge, and no other."""
     state, _ = measured()
     assert running_row(state, state.leases["run"], NOW)["overrun"] == []
-    more = ev.Recharged(NOW, "run", state.leases["run"].fence, {GPU: 3 * GB}, "overrun")
+    more = ev.Recharged(NOW, "run", state.leases["run"].terms.fence, {GPU: 3 * GB}, "overrun")
     state = apply(state, [more])
     assert running_row(state, state.leases["run"], NOW)["overrun"] == [GPU]
 

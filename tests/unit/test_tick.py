@@ -13,11 +13,11 @@ from jupyter_gpugate.core.decisions import Check, Decisions
 from jupyter_gpugate.core.flow import tick as tick_module
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.flow.tick import Happened, Tick, run_tick
-from jupyter_gpugate.core.leases import Usage
+from jupyter_gpugate.core.leases import Granted, Usage
 from jupyter_gpugate.core.resources import GB, RAM
 from jupyter_gpugate.core.samples import Fault, Sample
 from jupyter_gpugate.core.state import GateState
-from tests.states import GPU, NOW, finish, gate, key_of, request, sample, start
+from tests.states import GPU, NOW, finish, gate, key_of, request, sample, start, using
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +118,7 @@ def test_an_end_teaches_before_the_same_tick_decides() -> None:
     state = start(gate(request(vram=None), request("next", vram=None)))
     lease = state.leases["run"]
     usage = {r: Usage(read_at=NOW, peak_bytes=GB) for r in (RAM, GPU)}
-    state = replace(state, leases={"run": replace(lease, usage=usage)})
+    state = replace(state, leases={"run": using(lease, usage)})
     found = tick(state, finish(state, at=NOW + 1), at=NOW + 1)
     assert kinds(found.events)[:3] == ["finished", "sedimented", "sedimented"]
     (grant,) = found.decisions.grants
@@ -130,7 +130,7 @@ def test_an_exit_is_not_credited_before_it_is_seen() -> None:
     state = start(gate(request(), request("next", vram=20 * GB)), charges={RAM: GB, GPU: 20 * GB})
     lease = state.leases["run"]
     usage = {**lease.usage, GPU: Usage(held_bytes=20 * GB, peak_bytes=20 * GB, read_at=NOW)}
-    state = replace(state, leases={"run": replace(lease, usage=usage)})
+    state = replace(state, leases={"run": using(lease, usage)})
     still = sample(NOW + 1, free={GPU: 4 * GB})
     found = tick(state, finish(state, at=NOW + 1), at=NOW + 1, sample=still)
     assert found.grants == ()
@@ -226,5 +226,6 @@ def test_folding_the_record_gives_the_same_leases() -> None:
     again = apply(begin, found.record)
     # What others held at the grant comes from a sample, is not recorded, and decides nothing.
     written = found.written().leases
-    assert again.leases == {run: replace(lease, others={}) for run, lease in written.items()}
+    unseen = {run: replace(lease, stage=Granted({})) for run, lease in written.items()}
+    assert again.leases == unseen
     assert list(again.queue) == list(found.written().queue)

@@ -12,9 +12,10 @@ from jupyter_gpugate.core.admission.room import Room, live_runs, ram_in
 from jupyter_gpugate.core.decisions import TOLD_ORDER, Check, Reason, Refusal
 from jupyter_gpugate.core.estimates import TermNeed
 from jupyter_gpugate.core.learning.estimation import provisional_charge
+from jupyter_gpugate.core.queued import GroupKey
 from jupyter_gpugate.core.requests import Basis
 from jupyter_gpugate.core.resources import MACHINE, RAM
-from jupyter_gpugate.core.state import GateState, GroupKey
+from jupyter_gpugate.core.state import GateState
 
 #: Of the devices that refuse a run, the one whose reason stands last here is nearest to taking it.
 _NEARNESS = (

@@ -18,6 +18,7 @@ from jupyter_gpugate.core.admission.masks import Mask, visible
 from jupyter_gpugate.core.admission.room import machine_reason, rooms
 from jupyter_gpugate.core.decisions import Decisions, Refusal
 from jupyter_gpugate.core.learning.needs import needs_of
+from jupyter_gpugate.core.queued import GroupKey, Queued, key_of
 from jupyter_gpugate.core.requests import (
     Basis,
     Enforcement,
@@ -25,12 +26,7 @@ from jupyter_gpugate.core.requests import (
     Request,
 )
 from jupyter_gpugate.core.samples import Sample
-from jupyter_gpugate.core.state import (
-    GateState,
-    GroupKey,
-    Queued,
-    key_of,
-)
+from jupyter_gpugate.core.state import GateState
 
 
 def decide(state: GateState, sample: Sample, now: float) -> Decisions:

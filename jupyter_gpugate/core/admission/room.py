@@ -187,7 +187,7 @@ def _limited(state: GateState, room: Room, ram: RamReading, bound_by: str) -> Ro
     """The RAM that the limit of a cgroup leaves; only runs that live below it take from that."""
 
     def is_below(lease: Lease) -> bool:
-        return _is_below(lease.request.cgroup or ram.cgroup, bound_by)
+        return _is_below(lease.terms.cgroup or ram.cgroup, bound_by)
 
     below = [lease for lease in state.leases.values() if is_below(lease)]
     gone = [left for left in state.lingering.values() if left.resource == RAM]
@@ -216,7 +216,7 @@ def _device_room(state: GateState, sample: Sample, now: float, device: Device) -
     uuid = device.uuid
     reading = sample.device(uuid)
     leases = state.leases.values()
-    here = [lease for lease in leases if uuid in lease.devices]
+    here = [lease for lease in leases if uuid in lease.terms.devices]
     unread = _unread(state, sample, reading, uuid, now)
     usable = state.traits.usable_vram_bytes.get(uuid)
     lock = lock_on(state, device)
@@ -232,7 +232,7 @@ def _device_room(state: GateState, sample: Sample, now: float, device: Device) -
         locked=Reason(Check.LOCK, uuid, who=(lock.owner,)) if lock else None,
         unread=unread,
         leases=len(here),
-        exclusive=_runs_where(here, lambda lease: lease.request.exclusive),
+        exclusive=_runs_where(here, lambda lease: lease.terms.exclusive),
         unsettled=_runs_where(leases, lambda lease: holds_watch_slot(state, lease, uuid, now)),
         overrun=_runs_where(leases, lambda lease: is_overrun(lease, uuid)),
         utilisation=round(state.utilisation.get(uuid, 0.0), 2),
@@ -335,10 +335,10 @@ def _runs_held(state: GateState, resource: str) -> int:
 
 
 def _runs_where(leases: Iterable[Lease], holds: Callable[[Lease], bool]) -> tuple[str, ...]:
-    return tuple(lease.run_id for lease in leases if holds(lease))
+    return tuple(lease.holder.name for lease in leases if holds(lease))
 
 
 def live_runs(state: GateState, devices: Iterable[str]) -> tuple[str, ...]:
     """The runs that live on any of these devices."""
     wanted = set(devices)
-    return _runs_where(state.leases.values(), lambda lease: bool(wanted & set(lease.devices)))
+    return _runs_where(state.leases.values(), lambda lease: bool(wanted & set(lease.terms.devices)))

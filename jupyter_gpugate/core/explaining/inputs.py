@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Optional
 
 from jupyter_gpugate.core.codec import from_json, to_json
-from jupyter_gpugate.core.leases import Lease, Lingering
+from jupyter_gpugate.core.leases import Granted, Lingering, RunLease
+from jupyter_gpugate.core.queued import GroupKey, Queued
 from jupyter_gpugate.core.samples import (
     Device,
     DeviceReading,
@@ -16,13 +17,7 @@ from jupyter_gpugate.core.samples import (
     Sample,
 )
 from jupyter_gpugate.core.shares import Growth
-from jupyter_gpugate.core.state import (
-    GateState,
-    GroupKey,
-    Lock,
-    Queued,
-    Traits,
-)
+from jupyter_gpugate.core.state import GateState, Lock, Traits
 
 
 @dataclass(frozen=True)
@@ -32,7 +27,7 @@ class Inputs:
     now: float
     traits: Traits
     queue: tuple[Queued, ...]
-    leases: tuple[Lease, ...]
+    leases: tuple[RunLease, ...]
     lingering: tuple[Lingering, ...]
     locks: tuple[Lock, ...]
     draining: Optional[str]
@@ -54,8 +49,7 @@ def inputs_of(state: GateState, sample: Sample, now: float) -> dict[str, Any]:
         now=now,
         traits=state.traits,
         queue=tuple(state.queue.values()),
-        # Who grew beside a run is told at its end, and decides nothing.
-        leases=tuple(replace(lease, others={}, grown={}) for lease in state.leases.values()),
+        leases=tuple(map(_without_others, state.leases.values())),
         lingering=tuple(state.lingering.values()),
         locks=tuple(state.locks.values()),
         draining=state.draining,
@@ -72,6 +66,15 @@ def inputs_of(state: GateState, sample: Sample, now: float) -> dict[str, Any]:
     )
     data: dict[str, Any] = to_json(inputs)
     return data
+
+
+def _without_others(lease: RunLease) -> RunLease:
+    """Leave out who held memory beside a run and grew: it decides nothing."""
+    live = lease.live
+    if live is None:
+        return replace(lease, stage=Granted({}))
+    measured = replace(live.measured, others={}, grown={})
+    return replace(lease, stage=replace(live, measured=measured))
 
 
 def replay(data: Mapping[str, Any]) -> tuple[GateState, Sample, float]:

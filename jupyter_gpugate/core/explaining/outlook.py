@@ -10,7 +10,7 @@ from typing import Optional
 from jupyter_gpugate.core.decisions import Check, Reason
 from jupyter_gpugate.core.evidence import Track
 from jupyter_gpugate.core.learning.needs import setting_on
-from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.leases import RunLease
 from jupyter_gpugate.core.resources import RAM
 from jupyter_gpugate.core.state import GateState
 
@@ -23,8 +23,8 @@ def expected_ends(state: GateState) -> dict[str, float]:
     ends = {}
     for run_id, lease in state.leases.items():
         lasts = _usual_duration_s(state, lease)
-        if lasts is not None and lease.started_at is not None:
-            ends[run_id] = lease.started_at + lasts
+        if lasts is not None and lease.live is not None:
+            ends[run_id] = lease.live.started_at + lasts
     return ends
 
 
@@ -41,7 +41,7 @@ def eta_s(
 
 
 def _moment(state: GateState, reason: Reason, ends: Mapping[str, float], now: float) -> float:
-    def end_of(lease: Lease) -> float:
+    def end_of(lease: RunLease) -> float:
         end = ends.get(lease.run_id, math.inf)
         return end if end > now else math.inf
 
@@ -60,7 +60,7 @@ def _moment(state: GateState, reason: Reason, ends: Mapping[str, float], now: fl
     return math.inf
 
 
-def _usual_duration_s(state: GateState, lease: Lease) -> Optional[float]:
+def _usual_duration_s(state: GateState, lease: RunLease) -> Optional[float]:
     """The median of what completed in the same setting; RAM is measured of every run."""
     request = lease.request
     setting = setting_on(request, None, "")
@@ -74,5 +74,5 @@ def _usual_duration_s(state: GateState, lease: Lease) -> Optional[float]:
     return statistics.median(durations) if durations else None
 
 
-def _is_of(track: Track, lease: Lease) -> bool:
+def _is_of(track: Track, lease: RunLease) -> bool:
     return track.resource == RAM and track.family == lease.request.family

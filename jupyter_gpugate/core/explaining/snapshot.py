@@ -16,7 +16,7 @@ from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.explaining.inputs import inputs_of, replay
 from jupyter_gpugate.core.explaining.waiting import WaitingRows, queued_row, reason_rows
-from jupyter_gpugate.core.leases import Lease, Lingering
+from jupyter_gpugate.core.leases import Lingering, RunLease, Stopping
 from jupyter_gpugate.core.naming import name_of
 from jupyter_gpugate.core.resources import RAM, VRAM, HolderKind
 from jupyter_gpugate.core.samples import ReaderHealth, Sample
@@ -60,19 +60,19 @@ def snapshot(state: GateState, sample: Sample, decisions: Decisions, now: float)
     }
 
 
-def running_row(state: GateState, lease: Lease, now: float) -> dict[str, Any]:
+def running_row(state: GateState, lease: RunLease, now: float) -> dict[str, Any]:
     """One live attempt: what it was charged, what it holds, and what is still reserved for it."""
-    request = lease.request
+    request, terms = lease.request, lease.terms
     resources = sorted({*lease.charges, *lease.usage})
     return {
         "run_id": lease.run_id,
         "name": request.family.name,
         "owner": request.owner,
         "phase": lease.phase.value,
-        "attempt": lease.attempt,
-        "fence": lease.fence,
-        "devices": [device_words(state, uuid) for uuid in lease.devices],
-        "elsewhere": [u for u in lease.usage if u not in (RAM, *lease.devices) and lease.held(u)],
+        "attempt": lease.attempt.number,
+        "fence": terms.fence,
+        "devices": [device_words(state, uuid) for uuid in terms.devices],
+        "elsewhere": [u for u in lease.usage if u not in (RAM, *terms.devices) and lease.held(u)],
         "charges": dict(lease.charges),
         "held": {r: lease.held(r) for r in resources},
         "meters": {r: u.meter for r, u in lease.usage.items()},
@@ -80,20 +80,31 @@ def running_row(state: GateState, lease: Lease, now: float) -> dict[str, Any]:
         "reservations": {r: lease.reservation(r) for r in resources},
         "settled": {r: u.settled for r, u in lease.usage.items()},
         "overrun": [r for r, u in lease.usage.items() if u.overrun_at is not None],
-        "admit_basis": {r: b.value for r, b in lease.basis.items()},
-        "caps": dict(lease.caps),
-        "enforcement": lease.enforcement.value,
-        "exclusive": request.exclusive,
-        "pid": lease.process.pid if lease.process else None,
-        "tree": [list(key) for key in lease.tree],
-        "overdue": lease.beat_at is not None and now - lease.beat_at > state.traits.lease_ttl_s,
-        "stop_reason": lease.stop_reason,
-        "cancel_requested": lease.stop_reason.startswith("cancelled"),
-        "kill_pending": "kill_pending" in lease.stop_reason,
-        "episodes": {"done": lease.episode, "of": request.setting.episodes},
-        "started_s": None if lease.started_at is None else now - lease.started_at,
-        "mapped_bytes": lease.report.mapped_bytes,
-        "estimate": to_json(lease.estimate),
+        "admit_basis": {r: b.value for r, b in terms.basis.items()},
+        "caps": dict(terms.caps),
+        "enforcement": terms.enforcement.value,
+        "exclusive": terms.exclusive,
+        **_supervised_part(state, lease, now),
+        "estimate": to_json(lease.attempt.estimate),
+    }
+
+
+def _supervised_part(state: GateState, lease: RunLease, now: float) -> dict[str, Any]:
+    """The part of a row that only a supervisor can fill."""
+    live = lease.live
+    stop = live.stop_reason if isinstance(live, Stopping) else ""
+    overdue = live is not None and now - live.reported.at > state.traits.lease_ttl_s
+    done = live.reported.episode if live else 0
+    return {
+        "pid": live.process.pid if live else None,
+        "tree": [list(key) for key in live.reported.tree] if live else [],
+        "overdue": overdue,
+        "stop_reason": stop,
+        "cancel_requested": stop.startswith("cancelled"),
+        "kill_pending": "kill_pending" in stop,
+        "episodes": {"done": done, "of": lease.request.setting.episodes},
+        "started_s": now - live.started_at if live else None,
+        "mapped_bytes": live.reported.report.mapped_bytes if live else None,
     }
 
 

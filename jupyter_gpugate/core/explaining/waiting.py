@@ -12,8 +12,9 @@ from jupyter_gpugate.core.explaining.explain import HELD_BY_THIS_NOTEBOOK, expla
 from jupyter_gpugate.core.explaining.outlook import eta_s, expected_ends
 from jupyter_gpugate.core.learning.needs import estimate_for, models_of
 from jupyter_gpugate.core.naming import megabytes, resource_words
+from jupyter_gpugate.core.queued import GroupKey, Queued
 from jupyter_gpugate.core.resources import Holder, HolderKind
-from jupyter_gpugate.core.state import GateState, GroupKey, Queued
+from jupyter_gpugate.core.state import GateState
 
 
 def queued_row(

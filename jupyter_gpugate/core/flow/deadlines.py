@@ -7,15 +7,14 @@ from collections.abc import Iterable
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.explaining.explain import explain
-from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.leases import Live
 from jupyter_gpugate.core.memory.lingering import is_there
 from jupyter_gpugate.core.reports import (
     AttemptOutcome,
     EndReport,
-    Phase,
     RunEnd,
 )
-from jupyter_gpugate.core.resources import Holder, HolderKind
+from jupyter_gpugate.core.resources import Holder
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import GateState
 
@@ -29,13 +28,15 @@ def due(state: GateState, sample: Sample, last: Decisions, now: float) -> Iterab
     if now < state.patient_until:
         return
     for lease in state.leases.values():
-        if lease.phase is Phase.GRANTED:
-            if now >= max(lease.granted_at, state.patient_until) + state.traits.start_by_s:
-                end = RunEnd.FAILED if lease.unstarted_grants else None
-                yield ev.Declined(now, lease.run_id, lease.fence, "never_started", end)
-        elif _is_lost(state, lease, sample, now):
+        fence = lease.terms.fence
+        if lease.live is None:
+            since = max(lease.terms.granted_at, state.patient_until)
+            if now >= since + state.traits.start_by_s:
+                end = RunEnd.FAILED if lease.attempt.queued.unstarted_grants else None
+                yield ev.Declined(now, lease.run_id, fence, "never_started", end)
+        elif _is_lost(state, lease.holder, lease.live, sample, now):
             end_report = EndReport(AttemptOutcome.LOST, "supervisor gone")
-            yield ev.Finished(now, lease.run_id, lease.fence, end_report)
+            yield ev.Finished(now, lease.run_id, fence, end_report)
     for lock in state.locks.values():
         kernel_gone = (
             lock.kernel is not None and sample.processes and not is_there(lock.kernel, sample)
@@ -55,14 +56,11 @@ def _expired(state: GateState, last: Decisions, now: float) -> Iterable[ev.Event
             yield ev.Withdrawn(now, run_id, RunEnd.EXPIRED, why)
 
 
-def _is_lost(state: GateState, lease: Lease, sample: Sample, now: float) -> bool:
+def _is_lost(state: GateState, own: Holder, live: Live, sample: Sample, now: float) -> bool:
     """Overdue, and the process table shows that nobody of its tree lives."""
-    if lease.beat_at is None or now - lease.beat_at <= state.traits.lease_ttl_s:
+    if now - live.reported.at <= state.traits.lease_ttl_s or not sample.processes:
         return False
-    if not sample.processes:
-        return False
-    own = Holder(HolderKind.RUN, lease.run_id)
     # A heartbeat names the tree of two seconds ago: younger processes are known by their parents.
     known = [key for key, holder in state.attribution.holder_of.items() if holder == own]
-    known += [*lease.tree, *((lease.process,) if lease.process else ())]
+    known += [*live.reported.tree, live.process]
     return not any(is_there(key, sample) for key in known)

@@ -9,9 +9,10 @@ from typing import Callable, Generic, Optional, TypeVar
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.estimates import Estimates, Needs
 from jupyter_gpugate.core.learning.needs import needs_of
-from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.leases import RunLease
+from jupyter_gpugate.core.queued import GroupKey, Queued
 from jupyter_gpugate.core.requests import Family, Hints, Request, Setting
-from jupyter_gpugate.core.state import Ended, GateState, GroupKey, Queued
+from jupyter_gpugate.core.state import Ended, GateState
 
 #: How many ended runs the gate remembers for their run sides to read.
 ENDED_KEPT = 1000
@@ -131,12 +132,12 @@ class Draft:
 
     # -- leases ---------------------------------------------------------------------------------
 
-    def lease(self, run_id: str, fence: int) -> Optional[Lease]:
+    def lease(self, run_id: str, fence: int) -> Optional[RunLease]:
         """The live lease of this very fence."""
         lease = self.leases.rows.get(run_id)
-        return lease if lease is not None and lease.fence == fence else None
+        return lease if lease is not None and lease.terms.fence == fence else None
 
-    def keep(self, lease: Lease) -> None:
+    def keep(self, lease: RunLease) -> None:
         self.leases.own()[lease.run_id] = lease
 
     def end(self, run_id: str, ended: Ended) -> None:

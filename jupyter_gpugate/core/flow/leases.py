@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Optional
+from typing import Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.flow.draft import Draft, handlers, on
 from jupyter_gpugate.core.learning.needs import estimate_for
-from jupyter_gpugate.core.leases import Lease, Lingering, Usage
-from jupyter_gpugate.core.memory.growers import FAILURES, others_of
-from jupyter_gpugate.core.reports import (
-    AttemptOutcome,
-    Phase,
-    RunEnd,
+from jupyter_gpugate.core.leases import (
+    Attempt,
+    Granted,
+    Lingering,
+    Live,
+    Measured,
+    Reported,
+    RunLease,
+    Stopping,
+    Terms,
+    Usage,
 )
-from jupyter_gpugate.core.resources import RAM
+from jupyter_gpugate.core.memory.growers import FAILURES, others_of
+from jupyter_gpugate.core.queued import Queued
+from jupyter_gpugate.core.reports import AttemptOutcome, Peaks, Phase, RunEnd
+from jupyter_gpugate.core.requests import Grant
+from jupyter_gpugate.core.resources import RAM, Holder, HolderKind
 from jupyter_gpugate.core.shares import Share
-from jupyter_gpugate.core.state import Ended, Queued
+from jupyter_gpugate.core.state import Ended
 
 #: What a run becomes when its attempt ends so; None: it queues again.
 RUN_END: Mapping[AttemptOutcome, Optional[RunEnd]] = {
@@ -32,8 +41,6 @@ RUN_END: Mapping[AttemptOutcome, Optional[RunEnd]] = {
     AttemptOutcome.NOT_STARTED: None,
 }
 
-#: A live attempt only ever moves on in this order.
-_PHASES = (Phase.GRANTED, Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
 #: What one process may hold beyond its framework's own memory; anything else is no context.
 _LEAST_OVERHEAD, _MOST_OVERHEAD = 64 << 20, 2 << 30
 
@@ -48,25 +55,27 @@ def _granted(draft: Draft, event: ev.Granted) -> None:
         # What the attempt before left behind must not count as this one's.
         del draft.lingering.own()[key]
     draft.keep(
-        Lease(
-            request=queued.request,
-            order=queued.order,
-            submitted_at=queued.submitted_at,
-            run_side=queued.run_side,
-            attempt=grant.attempt,
-            fence=grant.fence,
-            devices=grant.devices,
-            charges=dict(grant.charges),
-            granted_charges=dict(grant.charges),
-            basis=dict(grant.basis),
-            caps=dict(grant.caps),
-            enforcement=grant.enforcement,
-            granted_at=event.at,
-            needs=queued.needs,
-            estimate=_estimate_there(draft, queued, grant.devices),
-            unstarted_grants=queued.unstarted_grants,
-            others=_others_there(draft, grant.devices),
+        RunLease(
+            holder=Holder(HolderKind.RUN, grant.run_id),
+            terms=_terms(grant, queued, event.at),
+            charges=grant.charges,
+            stage=Granted(_others_there(draft, grant.devices)),
+            attempt=Attempt(queued, grant.attempt, _estimate_there(draft, queued, grant.devices)),
         )
+    )
+
+
+def _terms(grant: Grant, queued: Queued, at: float) -> Terms:
+    return Terms(
+        fence=grant.fence,
+        devices=grant.devices,
+        charges=grant.charges,
+        basis=grant.basis,
+        caps=grant.caps,
+        enforcement=grant.enforcement,
+        granted_at=at,
+        exclusive=queued.request.exclusive,
+        cgroup=queued.request.cgroup,
     )
 
 
@@ -86,47 +95,44 @@ def _estimate_there(draft: Draft, queued: Queued, devices: Iterable[str]) -> Est
 
 def _declined(draft: Draft, event: ev.Declined) -> None:
     lease = draft.lease(event.run_id, event.fence)
-    if lease is None or lease.phase is not Phase.GRANTED:
+    if lease is None or lease.live is not None:
         return
     if event.end is None:
         _queue_unstarted(draft, lease)
     else:
-        _end(draft, lease, event.at, event.end, event.reason)
+        _end(draft, lease, Ended(event.end, event.reason, event.at))
 
 
-def _queue_unstarted(draft: Draft, lease: Lease) -> None:
+def _queue_unstarted(draft: Draft, lease: RunLease) -> None:
     """No user code ran under this lease: the run queues again, and the attempt does not count."""
-    _queue_again(draft, lease, lease.attempt - 1, lease.unstarted_grants + 1)
+    _queue_again(draft, lease, lease.attempt.number - 1, lease.attempt.queued.unstarted_grants + 1)
 
 
-def _queue_again(draft: Draft, lease: Lease, attempts: int, unstarted_grants: int) -> None:
+def _queue_again(draft: Draft, lease: RunLease, attempts: int, unstarted_grants: int) -> None:
     del draft.leases.own()[lease.run_id]
-    draft.enqueue(
-        Queued(
-            request=lease.request,
-            order=lease.order,
-            submitted_at=lease.submitted_at,
-            run_side=lease.run_side,
-            attempts=attempts,
-            unstarted_grants=unstarted_grants,
-        )
+    queued = lease.attempt.queued
+    draft.enqueue(replace(queued, attempts=attempts, unstarted_grants=unstarted_grants))
+
+
+def _end(draft: Draft, lease: RunLease, ended: Ended, last: Peaks = Peaks()) -> None:
+    """End a run as ``ended`` says, completed by its lease; ``last`` are its reported peaks."""
+    del draft.leases.own()[lease.run_id]
+    ended = replace(
+        ended,
+        attempt=lease.attempt.number,
+        fence=lease.terms.fence,
+        peaks=_peaks_of(lease.live, last),
     )
-
-
-def _end(  # noqa: PLR0917 - an end and what is known of it
-    draft: Draft, lease: Lease, at: float, end: RunEnd, reason: str, evidence: str = ""
-) -> None:
-    del draft.leases.own()[lease.run_id]
-    ended = Ended(end, reason, at, lease.attempt, lease.fence, _peaks_of(lease), evidence=evidence)
-    if end in FAILURES:
+    if ended.end in FAILURES:
         ended = replace(ended, charges=lease.charges, others=lease.others, grown=lease.grown)
     draft.end(lease.run_id, ended)
 
 
-def _peaks_of(lease: Lease) -> dict[str, int]:
+def _peaks_of(live: Optional[Live], last: Peaks) -> dict[str, int]:
     """The greatest that anybody saw a run hold, per resource, for people to read."""
-    reported = lease.peaks
-    peaks = {r: usage.peak_bytes for r, usage in lease.usage.items() if usage.read_at is not None}
+    usages = live.measured.usage if live else {}
+    reported = live.reported.peaks.merged(last) if live else last
+    peaks = {r: usage.peak_bytes for r, usage in usages.items() if usage.read_at is not None}
     told = {**reported.vram_bytes, **({RAM: reported.ram_bytes} if reported.ram_bytes else {})}
     for resource, peak in told.items():
         peaks[resource] = max(peak, peaks.get(resource, 0))
@@ -135,74 +141,87 @@ def _peaks_of(lease: Lease) -> dict[str, int]:
 
 def _started(draft: Draft, event: ev.Started) -> None:
     lease = draft.lease(event.run_id, event.fence)
-    if lease is None or lease.phase is not Phase.GRANTED:
+    if lease is None or not isinstance(lease.stage, Granted):
         return
     free = draft.before.free_seen
-    draft.keep(
-        replace(
-            lease,
-            phase=Phase.STARTING,
-            process=event.process,
-            boot_id=event.boot_id,
-            tree=(event.process,),
-            started_at=event.at,
-            beat_at=event.at,
-            usage={
-                r: Usage(peak_moved_at=event.at, free_at_grant=free.get(r))
-                for r in (RAM, *lease.devices)
-            },
-        )
+    usage = {
+        r: Usage(peak_moved_at=event.at, free_at_grant=free.get(r))
+        for r in (RAM, *lease.terms.devices)
+    }
+    live = Live(
+        process=event.process,
+        boot_id=event.boot_id,
+        started_at=event.at,
+        reported=Reported(at=event.at, tree=(event.process,)),
+        measured=Measured(usage, lease.stage.others),
     )
+    draft.keep(replace(lease, stage=live))
 
 
 def _beat(draft: Draft, event: ev.Beat) -> None:
     lease = draft.lease(event.run_id, event.fence)
-    if lease is None or lease.phase is Phase.GRANTED:
+    if lease is None or lease.live is None:
         return
-    changes: dict[str, Any] = {}
+    workers = lease.request.setting.workers
+    live = replace(lease.live, reported=_reported(lease.live, event, workers))
+    if isinstance(live, Stopping):
+        live = replace(live, stop_reason=event.stop_reason or live.stop_reason)
+    elif event.phase is Phase.STOPPING or event.stop_reason:
+        live = Stopping(
+            live.process,
+            live.boot_id,
+            live.started_at,
+            live.reported,
+            live.measured,
+            event.stop_reason,
+        )
+    draft.keep(replace(lease, stage=live))
+
+
+def _reported(live: Live, event: ev.Beat, workers: int) -> Reported:
+    """Return a live lease's reports after a heartbeat."""
+    reported = replace(
+        live.reported,
+        at=event.at,
+        tree=event.tree or live.reported.tree,
+        is_running=live.reported.is_running or event.phase in (Phase.RUNNING, Phase.STOPPING),
+        report=event.report,
+        peaks=live.reported.peaks.merged(event.peaks),
+    )
     if event.report.ram_held_bytes is not None:
         age = event.report.ram_age_s
-        changes.update(report_at=event.at - age, report_gap_s=max(lease.report_gap_s, age))
-    if event.episode > lease.episode:
-        longest = max(lease.longest_episode_s, _episode_s(lease, event))
-        changes.update(episode=event.episode, episode_at=event.at, longest_episode_s=longest)
-    draft.keep(
-        replace(
-            lease,
-            phase=max(lease.phase, event.phase, key=_PHASES.index),
-            tree=event.tree or lease.tree,
-            beat_at=event.at,
-            report=event.report,
-            peaks=lease.peaks.merged(event.peaks),
-            stop_reason=event.stop_reason or lease.stop_reason,
-            **changes,
+        gap = max(reported.report_gap_s, age)
+        reported = replace(reported, report_at=event.at - age, report_gap_s=gap)
+    if event.episode > reported.episode:
+        longest = max(reported.longest_episode_s, _episode_s(live, event, workers))
+        reported = replace(
+            reported, episode=event.episode, episode_at=event.at, longest_episode_s=longest
         )
-    )
+    return reported
 
 
-def _episode_s(lease: Lease, event: ev.Beat) -> float:
+def _episode_s(live: Live, event: ev.Beat, workers: int) -> float:
     """How long an episode lasts: each worker is busy with one, and they end side by side."""
-    since = lease.episode_at if lease.episode_at is not None else lease.started_at
-    if since is None:
-        return 0.0
-    return (event.at - since) * lease.request.setting.workers / (event.episode - lease.episode)
+    reported = live.reported
+    since = reported.episode_at if reported.episode_at is not None else live.started_at
+    return (event.at - since) * workers / (event.episode - reported.episode)
 
 
 def _measured(draft: Draft, event: ev.Measured) -> None:
     lease = draft.lease(event.run_id, event.fence)
-    if lease is None:
+    if lease is None or lease.live is None:
         return
     usage = dict(lease.usage)
     for resource, peak in event.peaks.items():
         seen = usage.get(resource, Usage())
         greatest = max(seen.peak_bytes, peak)
         usage[resource] = replace(seen, peak_bytes=greatest, journalled_peak_bytes=greatest)
-    draft.keep(replace(lease, usage=usage))
+    draft.keep(replace(lease, stage=_with_usage(lease.live, usage)))
 
 
 def _recharged(draft: Draft, event: ev.Recharged) -> None:
     lease = draft.lease(event.run_id, event.fence)
-    if lease is None:
+    if lease is None or lease.live is None:
         return
     usage = dict(lease.usage)
     for resource in event.charges:
@@ -215,9 +234,14 @@ def _recharged(draft: Draft, event: ev.Recharged) -> None:
                 settled=False,
                 overrun_at=event.at,
                 first_used_at=event.at,
-                episode_at_first_use=lease.episode,
+                episode_at_first_use=lease.live.reported.episode,
             )
-    draft.keep(replace(lease, charges={**lease.charges, **event.charges}, usage=usage))
+    charges, stage = {**lease.charges, **event.charges}, _with_usage(lease.live, usage)
+    draft.keep(replace(lease, charges=charges, stage=stage))
+
+
+def _with_usage(live: Live, usage: Mapping[str, Usage]) -> Live:
+    return replace(live, measured=replace(live.measured, usage=usage))
 
 
 # -- an end -------------------------------------------------------------------------------------
@@ -228,22 +252,23 @@ def _finished(draft: Draft, event: ev.Finished) -> None:
     if lease is None:
         return
     outcome = event.end.outcome
-    end = RUN_END[outcome]
+    end, unstarted_grants = RUN_END[outcome], lease.attempt.queued.unstarted_grants
     if end is not None:
-        known = replace(lease, peaks=lease.peaks.merged(event.end.peaks))
-        _end(draft, known, event.at, end, event.end.reason, event.end.oom_evidence)
+        ended = Ended(end, event.end.reason, event.at, evidence=event.end.oom_evidence)
+        _end(draft, lease, ended, event.end.peaks)
     elif outcome is AttemptOutcome.EVICTED:
-        _queue_again(draft, lease, lease.attempt, lease.unstarted_grants)
-    elif lease.unstarted_grants:
-        _end(draft, lease, event.at, RunEnd.FAILED, "never_started")
+        _queue_again(draft, lease, lease.attempt.number, unstarted_grants)
+    elif unstarted_grants:
+        _end(draft, lease, Ended(RunEnd.FAILED, "never_started", event.at))
     else:
         _queue_unstarted(draft, lease)
-    for resource in lease.usage:
-        _linger(draft, lease, resource, event.at)
-    _learn_overhead(draft, lease)
+    if lease.live is not None:
+        for resource in lease.usage:
+            _linger(draft, lease, lease.live, resource, event.at)
+        _learn_overhead(draft, lease)
 
 
-def _linger(draft: Draft, lease: Lease, resource: str, at: float) -> None:
+def _linger(draft: Draft, lease: RunLease, live: Live, resource: str, at: float) -> None:
     held = lease.held(resource)
     draft.lingering.own()[(lease.run_id, resource)] = Lingering(
         run_id=lease.run_id,
@@ -253,15 +278,15 @@ def _linger(draft: Draft, lease: Lease, resource: str, at: float) -> None:
         held_bytes=held,
         last_held_bytes=held,
         ended_at=at,
-        supervisor=lease.process,
-        tree=tuple(key for key in lease.tree if key != lease.process),
+        supervisor=live.process,
+        tree=tuple(key for key in live.reported.tree if key != live.process),
         most_free_bytes=draft.before.free_seen.get(resource),
     )
 
 
-def _learn_overhead(draft: Draft, lease: Lease) -> None:
+def _learn_overhead(draft: Draft, lease: RunLease) -> None:
     """Keep what a process of this run held beyond its framework's own memory, where it is least."""
-    for uuid in lease.devices:
+    for uuid in lease.terms.devices:
         device = draft.inventory.rows.get(uuid)
         usage = lease.usage.get(uuid)
         if device is None or usage is None or usage.overhead_bytes is None:
@@ -281,10 +306,11 @@ def _restarted(draft: Draft, event: ev.Restarted) -> None:
     draft.patient_until = event.at + draft.before.traits.lease_ttl_s
     rebooted = draft.boot_id not in ("", event.boot_id)
     for lease in list(draft.leases.rows.values()):
-        if lease.boot_id and lease.boot_id != event.boot_id:
-            _end(draft, lease, event.at, RunEnd.LOST, "reboot")
-        elif rebooted and lease.phase is Phase.GRANTED:
-            _queue_again(draft, lease, lease.attempt - 1, lease.unstarted_grants)
+        if lease.live is None and rebooted:
+            queued = lease.attempt.queued
+            _queue_again(draft, lease, lease.attempt.number - 1, queued.unstarted_grants)
+        elif lease.live and lease.live.boot_id not in ("", event.boot_id):
+            _end(draft, lease, Ended(RunEnd.LOST, "reboot", event.at))
     for key, lingering in list(draft.lingering.rows.items()):
         if rebooted:
             del draft.lingering.own()[key]

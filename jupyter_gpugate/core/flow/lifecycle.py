@@ -12,8 +12,8 @@ from typing import Optional
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow import leases, registry
 from jupyter_gpugate.core.flow.draft import Draft, Handler, handlers, on
-from jupyter_gpugate.core.reports import Phase
-from jupyter_gpugate.core.state import Ended, GateState, Queued
+from jupyter_gpugate.core.queued import Queued
+from jupyter_gpugate.core.state import Ended, GateState
 
 
 def apply(state: GateState, events: Iterable[ev.Event]) -> GateState:
@@ -39,9 +39,9 @@ def _requested(draft: Draft, event: ev.Requested) -> None:
 def _withdrawn(draft: Draft, event: ev.Withdrawn) -> None:
     run_id = event.run_id
     lease = draft.leases.rows.get(run_id)
-    if lease is not None and lease.phase is Phase.GRANTED:
+    if lease is not None and lease.live is None:
         del draft.leases.own()[run_id]
-        draft.end(run_id, Ended(event.end, event.reason, event.at, lease.attempt))
+        draft.end(run_id, Ended(event.end, event.reason, event.at, lease.attempt.number))
     elif draft.dequeue(run_id) is not None:
         draft.end(run_id, Ended(event.end, event.reason, event.at))
 

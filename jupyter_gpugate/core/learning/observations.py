@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.learning.needs import setting_on
-from jupyter_gpugate.core.leases import Lease, Usage
+from jupyter_gpugate.core.leases import Lease, Live, RunLease, Usage
 from jupyter_gpugate.core.memory.elsewhere import risen_elsewhere
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
 from jupyter_gpugate.core.requests import Enforcement
@@ -31,10 +31,10 @@ def sedimented(
     if not isinstance(event, ev.Finished) or event.end.outcome is AttemptOutcome.NOT_STARTED:
         return ()
     lease = state.leases.get(event.run_id)
-    if lease is None or lease.fence != event.fence or lease.started_at is None:
+    if lease is None or lease.terms.fence != event.fence or lease.live is None:
         return ()
-    end = replace(event.end, peaks=lease.peaks.merged(event.end.peaks))
-    seen = (_of_ram(lease, end, event.at), _of_vram(state, lease, end, event.at))
+    end = replace(event.end, peaks=lease.live.reported.peaks.merged(event.end.peaks))
+    seen = (_of_ram(lease.live, end, event.at), _of_vram(state, lease, end, event.at))
     lessons = []
     for shown in filter(None, seen):
         lesson = _observation(state, lease, end, wall, shown)
@@ -49,10 +49,11 @@ def _elsewhere(
     state: GateState, lease: Lease, shown: _Shown, sample: Optional[Sample]
 ) -> Optional[int]:
     """What a daemon or a server seems to have held for this run, on the kind of resource."""
-    if sample is None:
+    live = lease.live
+    if sample is None or live is None:
         return None
-    here = lease.devices if shown.resource == VRAM else (RAM,)
-    found = (risen_elsewhere(state, lease, r, shown.peak_bytes, sample) for r in here)
+    here = lease.terms.devices if shown.resource == VRAM else (RAM,)
+    found = (risen_elsewhere(state, live, r, shown.peak_bytes, sample) for r in here)
     return max((risen for risen in found if risen is not None), default=None)
 
 
@@ -64,26 +65,27 @@ class _Shown(NamedTuple):
     whole: bool  # no long stretch without a reading
 
 
-def _of_ram(lease: Lease, end: EndReport, at: float) -> Optional[_Shown]:
+def _of_ram(live: Live, end: EndReport, at: float) -> Optional[_Shown]:
     """The supervisor's peak, unless the gate saw one process of the tree hold more than that.
 
     Then it is the gate's own sum over the tree, and no less than what was reported.
     """
-    usage, peaks = lease.usage.get(RAM, Usage()), end.peaks
+    usage, peaks = live.measured.usage.get(RAM, Usage()), end.peaks
     reported = peaks.ram_bytes or 0
     if reported and reported >= usage.process_peak_bytes:
-        return _Shown(RAM, reported, peaks.ram_covered or lease.report_gap_s <= LONGEST_GAP_S)
+        whole = peaks.ram_covered or live.reported.report_gap_s <= LONGEST_GAP_S
+        return _Shown(RAM, reported, whole)
     if usage.read_at is None:
         return None
     peak = max(usage.peak_bytes, usage.summed_peak_bytes, reported)
     return _Shown(RAM, peak, _gap(usage, at) <= LONGEST_GAP_S)
 
 
-def _of_vram(state: GateState, lease: Lease, end: EndReport, at: float) -> Optional[_Shown]:
+def _of_vram(state: GateState, lease: RunLease, end: EndReport, at: float) -> Optional[_Shown]:
     """The gate's own measurement per device, the greatest of them, raised by torch's own peak."""
     peaks: list[int] = []
     whole = True
-    for uuid in lease.devices:
+    for uuid in lease.terms.devices:
         usage = lease.usage.get(uuid, Usage())
         reported = end.peaks.vram_bytes.get(uuid)
         if usage.read_at is None and reported is None and not _hit_its_cap(end):
@@ -98,7 +100,7 @@ def _hit_its_cap(end: EndReport) -> bool:
     return end.oom_resource == VRAM and end.oom_evidence == OWN_CAP
 
 
-def _by_report(state: GateState, lease: Lease, uuid: str, reported: int) -> int:
+def _by_report(state: GateState, lease: RunLease, uuid: str, reported: int) -> int:
     """A framework's own peak and its contexts, which it does not count; within the device."""
     usage, device = lease.usage.get(uuid), state.inventory.get(uuid)
     if not reported or device is None:
@@ -117,12 +119,12 @@ def _gap(usage: Usage, ended_at: float) -> float:
 
 
 def _observation(
-    state: GateState, lease: Lease, end: EndReport, wall: float, shown: _Shown
+    state: GateState, lease: RunLease, end: EndReport, wall: float, shown: _Shown
 ) -> Observation:
     on_gpu = shown.resource == VRAM
-    device = state.inventory.get(lease.devices[0]) if on_gpu else None
-    granted = lease.devices if on_gpu else (RAM,)
-    charges = [lease.granted_charges[r] for r in granted if r in lease.granted_charges]
+    device = state.inventory.get(lease.terms.devices[0]) if on_gpu else None
+    granted, terms = lease.terms.devices if on_gpu else (RAM,), lease.terms
+    charges = [terms.charges[r] for r in granted if r in terms.charges]
     return Observation(
         family=lease.request.family,
         setting=setting_on(lease.request, device, state.driver if on_gpu else ""),
@@ -134,11 +136,11 @@ def _observation(
         charge_bytes=min(charges, default=None),
         # A cap binds a framework's own memory; together with its contexts that is the charge.
         cap_bytes=min(charges, default=None) if on_gpu else None,
-        enforcement=lease.enforcement if on_gpu else Enforcement.NONE,
+        enforcement=terms.enforcement if on_gpu else Enforcement.NONE,
         oom_at_bytes=_ran_out_at(end, shown, charges),
         device_total_bytes=device.total_bytes if device is not None else None,
         duration_s=end.duration_s,
-        neighbours=lease.neighbours,
+        neighbours=lease.live.measured.neighbours if lease.live else 0,
         run_id=lease.run_id,
     )
 
@@ -151,7 +153,7 @@ def _ran_out_at(end: EndReport, shown: _Shown, charges: list[int]) -> Optional[i
     return max([shown.peak_bytes, *charges]) if own_cap else shown.peak_bytes
 
 
-def _did_all(lease: Lease, end: EndReport) -> bool:
+def _did_all(lease: RunLease, end: EndReport) -> bool:
     """Completed, and with all its episodes."""
     if end.outcome is not AttemptOutcome.COMPLETED:
         return False

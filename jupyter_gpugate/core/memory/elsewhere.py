@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Optional
 
-from jupyter_gpugate.core.leases import Lease
-from jupyter_gpugate.core.reports import Phase
+from jupyter_gpugate.core.leases import Live
 from jupyter_gpugate.core.resources import MB, RAM, HolderKind
 from jupyter_gpugate.core.samples import ProcessBytes, ProcessKey, Sample
 from jupyter_gpugate.core.shares import Attribution
@@ -27,8 +26,7 @@ LAST_S = 5.0
 
 def follow(state: GateState, sample: Sample) -> GateState:
     """Record what processes outside all runs hold, while a run is live, from ``state``'s sample."""
-    live = [lease for lease in state.leases.values() if lease.phase is not Phase.GRANTED]
-    if not live:
+    if not any(lease.live for lease in state.leases.values()):
         return replace(state, others={}) if state.others else state
     now = {r: _others(sample, state.attribution, r) for r in state.attribution.resources}
     others = dict(state.others)
@@ -36,28 +34,32 @@ def follow(state: GateState, sample: Sample) -> GateState:
         recent = [row for row in others.get(resource, ()) if at - LAST_S <= row[0] < at]
         others[resource] = (*recent, (at, held))
     leases = dict(state.leases)
-    for lease in live:
-        new = {r: held for r, (_, held) in now.items() if r not in lease.others_at_start}
+    for run_id, lease in state.leases.items():
+        live = lease.live
+        if live is None:
+            continue
+        known = live.measured.others_at_start
+        new = {r: held for r, (_, held) in now.items() if r not in known}
         if new:
-            older = {r: _older(held, lease) for r, held in new.items()}
-            started = {**lease.others_at_start, **older}
-            leases[lease.run_id] = replace(lease, others_at_start=started)
+            older = {r: _older(held, live.process) for r, held in new.items()}
+            measured = replace(live.measured, others_at_start={**known, **older})
+            leases[run_id] = replace(lease, stage=replace(live, measured=measured))
     return replace(state, others=others, leases=leases)
 
 
 def risen_elsewhere(
-    state: GateState, lease: Lease, resource: str, peak_bytes: int, sample: Sample
+    state: GateState, live: Live, resource: str, peak_bytes: int, sample: Sample
 ) -> Optional[int]:
     """Return by how much other processes grew and shrank with an ended run; None if negligible.
 
     ``state`` is that before the end, ``sample`` was taken after it.
     """
-    if resource not in lease.others_at_start:
+    if resource not in live.measured.others_at_start:
         return None
-    began = dict(lease.others_at_start[resource])
+    began = dict(live.measured.others_at_start[resource])
     last: dict[ProcessKey, int] = {}
     for at, held in state.others.get(resource, ()):
-        if lease.started_at is not None and at >= lease.started_at:
+        if at >= live.started_at:
             for key, size in held:
                 last[key] = max(size, last.get(key, 0))
     now = _holding(sample, resource)
@@ -66,10 +68,9 @@ def risen_elsewhere(
     return total if total >= max(LEAST_BYTES, FACTOR * peak_bytes) else None
 
 
-def _older(held: tuple[ProcessBytes, ...], lease: Lease) -> tuple[ProcessBytes, ...]:
+def _older(held: tuple[ProcessBytes, ...], supervisor: ProcessKey) -> tuple[ProcessBytes, ...]:
     """Select the processes that are older than the run: a younger one held nothing before."""
-    began = lease.process.start_ticks if lease.process is not None else 0
-    return tuple(one for one in held if one.process.start_ticks < began)
+    return tuple(one for one in held if one.process.start_ticks < supervisor.start_ticks)
 
 
 def _others(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Optional
 
-from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.leases import Lease, Measured
 from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.core.resources import MB, RAM, HolderKind
 from jupyter_gpugate.core.samples import Sample
@@ -33,7 +33,7 @@ def others_of(shares: ResourceAttribution, leases: Mapping[str, Lease]) -> Optio
         if holder.kind is not HolderKind.RUN:
             held[Who("notebook", holder.name)] = size
         elif holder.name in leases:
-            excess = size - leases[holder.name].granted_charges.get(shares.resource, 0)
+            excess = size - leases[holder.name].terms.charges.get(shares.resource, 0)
             held[Who("run", holder.name)] = max(0, excess)
     for process in shares.external:
         named = process.pid and process.start_ticks is not None
@@ -68,27 +68,30 @@ class Growers:
         self._free = free
         self._others: dict[str, Optional[Held]] = {}
 
-    def beside(self, lease: Lease, shares: Mapping[str, ResourceAttribution]) -> Lease:
-        """Return the lease with the growth of others on its resources while those were short."""
-        before, grown = dict(lease.others), dict(lease.grown)
-        for resource in (RAM, *lease.devices):
+    def beside(
+        self, lease: Lease, measured: Measured, shares: Mapping[str, ResourceAttribution]
+    ) -> Measured:
+        """Add the growth of others on a lease's resources while those were short."""
+        before, grown = dict(measured.others), dict(measured.grown)
+        for resource in (RAM, *lease.terms.devices):
             known = resource in shares and resource in self._free
-            if not known or (resource in before and not self._is_short(lease, resource)):
+            if not known or (resource in before and not self._is_short(lease, measured, resource)):
                 continue
             now = self._on(shares[resource])
             if now is None:
                 continue
             first = before.setdefault(resource, now)
-            newest = rises(first, now, lease.run_id, self._sample)
+            newest = rises(first, now, lease.holder.name, self._sample)
             if _sum(newest) > _sum(grown.get(resource, ())):
                 grown[resource] = newest
-        if (before, grown) == (lease.others, lease.grown):
-            return lease
-        return replace(lease, others=before, grown=grown)
+        if (before, grown) == (measured.others, measured.grown):
+            return measured
+        return replace(measured, others=before, grown=grown)
 
-    def _is_short(self, lease: Lease, resource: str) -> bool:
+    def _is_short(self, lease: Lease, measured: Measured, resource: str) -> bool:
         charge, free = lease.charges.get(resource, 0), self._free[resource]
-        return is_short(free + lease.held(resource), charge, free)
+        usage = measured.usage.get(resource)
+        return is_short(free + (usage.held_bytes if usage else 0), charge, free)
 
     def _on(self, shares: ResourceAttribution) -> Optional[Held]:
         if shares.resource not in self._others:

@@ -6,17 +6,16 @@ follows from that as events: peaks worth keeping, charges that settle or overrun
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.leases import RunLease
 from jupyter_gpugate.core.memory import elsewhere, lingering, unmovable
 from jupyter_gpugate.core.memory.attribution import attribute
 from jupyter_gpugate.core.memory.growth import can_be_told, grown
 from jupyter_gpugate.core.memory.settling import settling_events
 from jupyter_gpugate.core.memory.usage import Seen, taken_at_of
-from jupyter_gpugate.core.reports import Phase
 from jupyter_gpugate.core.resources import (
     MB,
     RAM,
@@ -44,7 +43,7 @@ def observe(state: GateState, sample: Sample, now: float) -> tuple[GateState, tu
         lingering=lingering.claims(left),
         run_ram=reports.private,
         run_unmovable=reports.unmovable,
-        run_vram={run_id: x.report.vram_held_bytes for run_id, x in state.leases.items()},
+        run_vram=_run_vram(state),
     )
     seen = Seen(state, sample, attribution, free)
     state = replace(
@@ -84,11 +83,19 @@ def _roots(state: GateState, sample: Sample) -> dict[ProcessKey, Holder]:
     for left in state.lingering.values():
         roots.update(dict.fromkeys(left.tree, Holder(HolderKind.RUN, left.run_id)))
     for lease in state.leases.values():
-        holder = Holder(HolderKind.RUN, lease.run_id)
-        roots.update(dict.fromkeys(lease.tree, holder))
-        if lease.process is not None:
-            roots[lease.process] = holder
+        if lease.live is not None:
+            roots.update(dict.fromkeys(lease.live.reported.tree, lease.holder))
+            roots[lease.live.process] = lease.holder
     return roots
+
+
+def _run_vram(state: GateState) -> dict[str, Mapping[str, int]]:
+    """Each live run's own report of the memory that its frameworks hold, by device."""
+    return {
+        run_id: lease.live.reported.report.vram_held_bytes
+        for run_id, lease in state.leases.items()
+        if lease.live is not None
+    }
 
 
 # -- what else a sample shows ---------------------------------------------------------------------
@@ -126,7 +133,7 @@ def _consequences(state: GateState, sample: Sample, now: float) -> Iterable[ev.E
         if state.inventory.get(reading.device.uuid) != reading.device:
             yield ev.DeviceSeen(now, reading.device)
     for lease in state.leases.values():
-        if lease.phase is not Phase.GRANTED:
+        if lease.live is not None:
             yield from _peaks(lease, now)
             yield from settling_events(state, lease, now)
     for left in state.lingering.values():
@@ -134,7 +141,7 @@ def _consequences(state: GateState, sample: Sample, now: float) -> Iterable[ev.E
             yield ev.Released(now, left.run_id, left.resource)
 
 
-def _peaks(lease: Lease, now: float) -> Iterable[ev.Event]:
+def _peaks(lease: RunLease, now: float) -> Iterable[ev.Event]:
     grown_peaks = {
         resource: usage.peak_bytes
         for resource, usage in lease.usage.items()
@@ -142,4 +149,4 @@ def _peaks(lease: Lease, now: float) -> Iterable[ev.Event]:
         > max(PEAK_STEP_BYTES, usage.journalled_peak_bytes // 50)
     }
     if grown_peaks:
-        yield ev.Measured(now, lease.run_id, lease.fence, grown_peaks)
+        yield ev.Measured(now, lease.run_id, lease.terms.fence, grown_peaks)

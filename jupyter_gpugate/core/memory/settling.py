@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, Optional
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.leases import Lease, Usage
+from jupyter_gpugate.core.leases import Lease, RunLease, Usage
 from jupyter_gpugate.core.resources import MB
 from jupyter_gpugate.core.state import GateState
 
@@ -16,7 +16,7 @@ SETTLED_EXTRA_BYTES: Final = 256 * MB
 OVERRUN_FACTOR: Final = 1.25
 
 
-def settling_events(state: GateState, lease: Lease, now: float) -> Iterable[ev.Recharged]:
+def settling_events(state: GateState, lease: RunLease, now: float) -> Iterable[ev.Recharged]:
     """The new charges that follow from what a run was seen to hold."""
     overrun, settled = {}, {}
     for resource, usage in lease.usage.items():
@@ -28,9 +28,9 @@ def settling_events(state: GateState, lease: Lease, now: float) -> Iterable[ev.R
         elif is_unsettled(lease, resource) and _has_settled(state, lease, usage, now):
             settled[resource] = settled_charge(usage.peak_bytes, charge)
     if overrun:
-        yield ev.Recharged(now, lease.run_id, lease.fence, overrun, "overrun")
+        yield ev.Recharged(now, lease.run_id, lease.terms.fence, overrun, "overrun")
     if settled:
-        yield ev.Recharged(now, lease.run_id, lease.fence, settled, "settled")
+        yield ev.Recharged(now, lease.run_id, lease.terms.fence, settled, "settled")
 
 
 def settled_charge(peak_bytes: int, charge_bytes: int) -> int:
@@ -60,24 +60,25 @@ def holds_watch_slot(state: GateState, lease: Lease, resource: str, now: float) 
         return False
     usage = lease.usage.get(resource)
     used = usage is not None and usage.peak_bytes > 0
-    since = lease.started_at if lease.started_at is not None else lease.granted_at
+    since = lease.live.started_at if lease.live else lease.terms.granted_at
     return used or now - since < state.traits.watch_slot_s
 
 
-def _has_settled(state: GateState, lease: Lease, usage: Usage, now: float) -> bool:
+def _has_settled(state: GateState, lease: RunLease, usage: Usage, now: float) -> bool:
     """A whole episode since the first use, and a peak that has stopped moving.
 
     Zero use is not settled use.
     """
-    if usage.peak_bytes == 0 or usage.first_used_at is None:
+    if lease.live is None or usage.peak_bytes == 0 or usage.first_used_at is None:
         return False
     unmoved = now - max(usage.peak_moved_at, usage.first_used_at)
     setting = lease.request.setting
     if setting.episodes <= 1:
         return unmoved >= state.traits.settle_unmoved_s
     # The episodes under way at the first use were not whole ones: one a worker, and one more.
-    whole = lease.episode > usage.episode_at_first_use + setting.workers
-    return whole and unmoved >= max(state.traits.settle_s, lease.longest_episode_s)
+    reported = lease.live.reported
+    whole = reported.episode > usage.episode_at_first_use + setting.workers
+    return whole and unmoved >= max(state.traits.settle_s, reported.longest_episode_s)
 
 
 def _total(state: GateState, resource: str) -> Optional[int]:

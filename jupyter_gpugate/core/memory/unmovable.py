@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import GateState
 
@@ -26,34 +25,33 @@ def follow(state: GateState, sample: Sample) -> GateState:
     """Record, for each report that counts from this sample on, the total of such memory."""
     if sample.ram is None:
         return state
-    there = sample.ram.unmovable_bytes
+    there, taken_at = sample.ram.unmovable_bytes, sample.ram.taken_at
     before = there if state.unmovable_seen is None else state.unmovable_seen
-    leases = {}
-    for run_id, known in state.leases.items():
-        lease = known
-        if _counts(lease, sample) and lease.unmovable_from != lease.report_at:
+    leases = dict(state.leases)
+    for run_id, lease in state.leases.items():
+        live = lease.live
+        at = live.reported.report_at if live else None
+        if live and at is not None and at <= taken_at and live.measured.unmovable_from != at:
             # Memory freed between the last two samples may still be in the report.
             most = max(there, before)
-            lease = replace(lease, unmovable_from=lease.report_at, unmovable_bytes=most)
-        leases[run_id] = lease
+            measured = replace(live.measured, unmovable_from=at, unmovable_bytes=most)
+            leases[run_id] = replace(lease, stage=replace(live, measured=measured))
     return replace(state, leases=leases, unmovable_seen=there)
 
 
 def reports(state: GateState, sample: Sample) -> Reports:
     """Each run's own report, in two parts."""
     found = Reports({}, {})
-    for lease in state.leases.values():
-        held = lease.report.ram_held_bytes
-        if held is None or sample.ram is None or not _counts(lease, sample):
+    for run_id, lease in state.leases.items():
+        if lease.live is None or sample.ram is None:
             continue
-        unmovable = min(held, max(0, lease.report.ram_shared_bytes))
-        found.private[lease.run_id] = held - unmovable
-        gone = max(0, lease.unmovable_bytes - sample.ram.unmovable_bytes)
+        reported, measured = lease.live.reported, lease.live.measured
+        held, at = reported.report.ram_held_bytes, reported.report_at
+        if held is None or at is None or at > sample.ram.taken_at:
+            continue
+        unmovable = min(held, max(0, reported.report.ram_shared_bytes))
+        found.private[run_id] = held - unmovable
+        gone = max(0, measured.unmovable_bytes - sample.ram.unmovable_bytes)
         if unmovable > gone:
-            found.unmovable[lease.run_id] = unmovable - gone
+            found.unmovable[run_id] = unmovable - gone
     return found
-
-
-def _counts(lease: Lease, sample: Sample) -> bool:
-    at = lease.report_at
-    return at is not None and sample.ram is not None and at <= sample.ram.taken_at

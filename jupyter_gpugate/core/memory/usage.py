@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
-from jupyter_gpugate.core.leases import Lease, Usage
+from jupyter_gpugate.core.leases import Lease, Live, RunLease, Usage
 from jupyter_gpugate.core.memory.growers import Growers
-from jupyter_gpugate.core.reports import Phase
-from jupyter_gpugate.core.resources import RAM, Holder, HolderKind
+from jupyter_gpugate.core.resources import RAM, HolderKind
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.shares import Attribution, ResourceAttribution
 from jupyter_gpugate.core.state import GateState
@@ -46,54 +45,60 @@ class Seen:
         self._trees = _trees(sample, attribution)
         self._growers = Growers(state, sample, free)
 
-    def of(self, lease: Lease) -> Lease:
+    def of(self, lease: RunLease) -> RunLease:
         """The lease as it stands after the sample."""
-        if lease.phase is Phase.GRANTED:
+        live = lease.live
+        if live is None:
             return lease
-        usage = dict(lease.usage)
+        usage = dict(live.measured.usage)
         for resource, shares in self._attribution.resources.items():
-            of_it = self._usage(lease, resource, shares)
+            of_it = self._usage(lease, live, resource, shares)
             if of_it is not None:
                 usage[resource] = of_it
-        neighbours = max(lease.neighbours, _neighbours(self._state, lease))
-        seen = replace(lease, usage=usage, neighbours=neighbours)
-        return self._growers.beside(seen, self._attribution.resources)
+        neighbours = max(live.measured.neighbours, _neighbours(self._state, lease))
+        measured = replace(live.measured, usage=usage, neighbours=neighbours)
+        measured = self._growers.beside(lease, measured, self._attribution.resources)
+        return replace(lease, stage=replace(live, measured=measured))
 
-    def _usage(self, lease: Lease, resource: str, shares: ResourceAttribution) -> Optional[Usage]:
-        """A run's usage of one resource; None where it has nothing to do there."""
-        holder = Holder(HolderKind.RUN, lease.run_id)
-        known, taken_at = lease.usage.get(resource), self._taken_at[resource]
+    def _usage(
+        self, lease: Lease, live: Live, resource: str, shares: ResourceAttribution
+    ) -> Optional[Usage]:
+        """A holder's usage of one resource; None where it has nothing to do there."""
+        holder = lease.holder
+        known, taken_at = live.measured.usage.get(resource), self._taken_at[resource]
         if known is None and holder not in shares.by_holder:
             return None
         usage = known or Usage(peak_moved_at=taken_at or 0.0)
         if taken_at is None or (usage.read_at is not None and taken_at <= usage.read_at):
             return usage
-        if lease.started_at is not None and taken_at < lease.started_at:
+        if taken_at < live.started_at:
             return usage
         if shares.fault or holder in shares.unknown:
-            return self._unattributed(lease, resource, usage)
+            return self._unattributed(lease, live, resource, usage)
         held = shares.by_holder.get(holder, 0)
-        seen = _moved(lease, usage, held, taken_at)
+        moved = _moved(live, usage, held, taken_at)
         if resource == RAM:
-            return replace(usage, **seen, **self._of_ram(lease, usage, held))
-        return replace(usage, **seen, **_of_device(lease, resource, usage, held))
+            return self._of_ram(lease, live, moved)
+        return _of_device(live, resource, moved)
 
-    def _of_ram(self, lease: Lease, usage: Usage, held: int) -> dict[str, Any]:
+    def _of_ram(self, lease: Lease, live: Live, usage: Usage) -> Usage:
         """By whose word the RAM is known, and what the processes themselves show."""
-        tree = self._trees.get(lease.run_id, _NOBODY)
-        return {
-            "meter": "pss" if lease.report.ram_held_bytes == held else "statm",
-            "process_peak_bytes": max(usage.process_peak_bytes, tree.greatest_bytes),
-            "summed_peak_bytes": max(usage.summed_peak_bytes, tree.summed_bytes),
-        }
+        tree = self._trees.get(lease.holder.name, _NOBODY)
+        by_report = live.reported.report.ram_held_bytes == usage.held_bytes
+        return replace(
+            usage,
+            meter="pss" if by_report else "statm",
+            process_peak_bytes=max(usage.process_peak_bytes, tree.greatest_bytes),
+            summed_peak_bytes=max(usage.summed_peak_bytes, tree.summed_bytes),
+        )
 
-    def _unattributed(self, lease: Lease, resource: str, usage: Usage) -> Usage:
+    def _unattributed(self, lease: Lease, live: Live, resource: str, usage: Usage) -> Usage:
         """Bytes nobody tells: the run's own report, else its share of the fall of free, else 0.
 
         Such a reading counts for the reservation only: it is no reading for a peak.
         """
         charge = lease.charges.get(resource, 0)
-        reported = _reported(lease, resource)
+        reported = _reported(live, resource)
         if reported is not None:
             return replace(usage, held_bytes=min(charge, reported), meter="report")
         free = self._free.get(resource)
@@ -111,24 +116,24 @@ class Seen:
         others = sum(
             1
             for other in self._state.leases.values()
-            if other.run_id != lease.run_id
+            if other.holder != lease.holder
             and resource in other.charges
-            and other.granted_at >= lease.granted_at
+            and other.terms.granted_at >= lease.terms.granted_at
         )
         return 1 + others
 
 
-def _reported(lease: Lease, resource: str) -> Optional[int]:
-    if resource == RAM:
-        return lease.report.ram_held_bytes
-    return lease.report.vram_held_bytes.get(resource)
+def _reported(live: Live, resource: str) -> Optional[int]:
+    report = live.reported.report
+    return report.ram_held_bytes if resource == RAM else report.vram_held_bytes.get(resource)
 
 
 def _neighbours(state: GateState, lease: Lease) -> int:
+    devices = set(lease.terms.devices)
     return sum(
         1
         for other in state.leases.values()
-        if other.run_id != lease.run_id and set(other.devices) & set(lease.devices)
+        if other.holder != lease.holder and not devices.isdisjoint(other.terms.devices)
     )
 
 
@@ -144,25 +149,27 @@ def _trees(sample: Sample, attribution: Attribution) -> dict[str, _Tree]:
     return trees
 
 
-def _moved(lease: Lease, usage: Usage, held: int, taken_at: float) -> dict[str, Any]:
-    """What a reading changes, whatever the resource."""
-    since = usage.read_at if usage.read_at is not None else lease.started_at
-    gap = taken_at - since if since is not None else 0.0
+def _moved(live: Live, usage: Usage, held: int, taken_at: float) -> Usage:
+    """Return the usage after a reading, whatever the resource."""
+    since = usage.read_at if usage.read_at is not None else live.started_at
     first = usage.first_used_at
-    return {
-        "held_bytes": held,
-        "peak_bytes": max(held, usage.peak_bytes),
-        "read_at": taken_at,
-        "longest_gap_s": max(usage.longest_gap_s, gap),
-        "first_used_at": taken_at if first is None and held else first,
-        "episode_at_first_use": lease.episode if first is None else usage.episode_at_first_use,
-        "peak_moved_at": taken_at if held > usage.peak_bytes else usage.peak_moved_at,
-    }
+    return replace(
+        usage,
+        held_bytes=held,
+        peak_bytes=max(held, usage.peak_bytes),
+        read_at=taken_at,
+        longest_gap_s=max(usage.longest_gap_s, taken_at - since),
+        first_used_at=taken_at if first is None and held else first,
+        episode_at_first_use=(
+            live.reported.episode if first is None else usage.episode_at_first_use
+        ),
+        peak_moved_at=taken_at if held > usage.peak_bytes else usage.peak_moved_at,
+    )
 
 
-def _of_device(lease: Lease, uuid: str, usage: Usage, held: int) -> dict[str, Any]:
+def _of_device(live: Live, uuid: str, usage: Usage) -> Usage:
     """By whose word it is known, and the least that its contexts can cost."""
-    reported, least = _reported(lease, uuid), usage.overhead_bytes
+    reported, least, held = _reported(live, uuid), usage.overhead_bytes, usage.held_bytes
     if reported and held > reported:
         least = min(held - reported, held if least is None else least)
-    return {"meter": "nvml", "overhead_bytes": least}
+    return replace(usage, meter="nvml", overhead_bytes=least)

@@ -229,7 +229,7 @@ class Simulation:
         """A start is refused while nothing can be written down; then it is asked for again."""
         grant, key = run.grant, run.supervisor.key
         lease = self.state.leases.get(grant.run_id)
-        if lease is None or lease.fence != grant.fence:
+        if lease is None or lease.terms.fence != grant.fence:
             self.lose(grant.run_id)
             return
         self.posted.append(ev.Started(self.now, grant.run_id, grant.fence, key, BOOT))
