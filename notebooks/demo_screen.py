@@ -19,7 +19,7 @@ from nbclient.exceptions import (
 )
 
 #: Short phases: their cards would only fill the screen.
-FLEETING = ("admitted, about to start", "starting", "ending")
+FLEETING = ("about to start", "starting", "ending")
 
 
 class Teller(NotebookClient):

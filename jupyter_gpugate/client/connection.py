@@ -27,7 +27,7 @@ _PATIENCE_S: Final = 60.0
 #: Prefer an early answer to the result: reading sources may take a while.
 _SOON: Final = {"Prefer": "respond-async"}
 _DOING: Final = {"reading": "reading your sources", "asking": "waiting for the gate"}
-#: What a gate says that is about to take submits again.
+#: Error codes of a gate that will soon accept submits again.
 _PASSING: Final = frozenset({"starting", "stopping"})
 
 
@@ -164,12 +164,12 @@ class Client:
             return _answer(response.status, response.read(), response.getheader("ETag"))
         except socket.timeout:
             raise GateUnreachable(
-                f"the gate behind {self.socket_path} has not answered for "
+                f"the gate on {self.socket_path} has not answered for "
                 f"{_ANSWER_S + extra_s:.0f} s: it, or the machine, is busy"
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise GateUnreachable(
-                f"the gate behind {self.socket_path} does not answer: {error or 'closed'}"
+                f"the gate on {self.socket_path} does not answer: {error or 'closed'}"
             ) from None
         finally:
             self._forget(connection)

@@ -92,7 +92,7 @@ def find(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
             return path
         raise GateError(
             f"{places.SOCKET_VARIABLE}: no gate answers on {explicit}; your gate listens on "
-            f"{path}: unset the variable, or end that gate first"
+            f"{path}: unset the variable, or stop that gate first"
         )
     if mistrust is not None:
         raise mistrust
@@ -189,7 +189,7 @@ def _check_folder(folder: Path) -> None:
 def _remedy_for(folder: Path, fault: places.NotPrivate) -> str:
     """Say what to do: our own folder can be made private, another one may have to stay open."""
     if not fault.is_open:
-        return f"have it removed, or set {places.SOCKET_VARIABLE}"
+        return f"have it removed, or set {places.SOCKET_VARIABLE} to a socket in another folder"
     if folder in (places.runtime_folder(), places.spare_runtime_folder()):
         return f"chmod 700 {folder}"
     return f"set {places.SOCKET_VARIABLE} to a socket in a folder that only you can enter"
@@ -218,8 +218,8 @@ def _launch_outside(
     where = {"log": str(log), "cwd": _home_or_root()}
     if not enclosing_run.ask_for_gate(attempt, inherited, give_up, **where) and not give_up():
         raise GateUnreachable(
-            "no gate is running, and one that is started in a run would end with it: start it "
-            "outside, with `jupyter gpugate serve --user`"
+            "no gate is running, and a gate that is started inside a run would end with it: start "
+            "one outside, with `jupyter gpugate serve --user`"
         )
 
 

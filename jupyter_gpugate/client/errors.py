@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Final, Optional
+
+#: Fields of a submit whose messages a person understands without the field's name.
+_CLEAR_WITHOUT_FIELD: Final = (
+    "argv",
+    "cwd",
+    "gpus",
+    "hints.ram_bytes",
+    "hints.vram_bytes",
+    "inputs",
+    "interpreter",
+    "kernel.boot_id",
+    "name",
+    "resource",
+    "source",
+    "workers",
+)
 
 
 class GateError(Exception):
     """The gate refused a request, or could not be asked.
 
-    ``code`` is the gate's own word for it ("bad_input", "not_found", ...), ``status`` the HTTP
-    status (0 when there was no answer), ``detail`` what the gate said besides the sentence.
+    ``message`` is the gate's sentence, ``code`` its word for the kind of error ("bad_input",
+    "not_found", ...), ``status`` the HTTP status (0 without an answer), ``detail`` the numbers.
     """
 
     def __init__(
@@ -22,9 +38,16 @@ class GateError(Exception):
         detail: Optional[Mapping[str, Any]] = None,
     ) -> None:
         super().__init__(message)
+        self.message = message
         self.code = code
         self.status = status
         self.detail = dict(detail or {})
+
+    def __str__(self) -> str:
+        """Return the message without the name of a field, where it is clear without it."""
+        field = str(self.detail.get("field"))
+        is_clear = field in _CLEAR_WITHOUT_FIELD and self.message.startswith(f"{field}: ")
+        return self.message[len(field) + 2 :] if is_clear else self.message
 
     def _render_traceback_(self) -> list[str]:
         return [f"{type(self).__name__}: {self}"]

@@ -26,7 +26,7 @@ def run_name(text: str) -> str:
     """Return a run's name: 1 to 64 letters, digits, dots, underscores, hyphens."""
     if not _NAME.fullmatch(text):
         raise ArgumentTypeError(
-            f"`{text}` is no name for a run: use up to 64 letters, digits, dots, hyphens, "
+            f"`{text}` is not a valid name for a run: use up to 64 letters, digits, dots, hyphens, "
             "underscores, and no hyphen at the beginning"
         )
     return text
@@ -36,7 +36,7 @@ def size(text: str) -> int:
     """Return the bytes of "2GB", "1500MB", "1.5GiB"; MB and MiB are both 2^20."""
     found = _SIZE.fullmatch(text.strip())
     if not found or not float(found[1]):
-        raise ArgumentTypeError(f"`{text}` is no size: write one such as 2GB, 1500MB or 1.5GiB")
+        raise ArgumentTypeError(f"`{text}` is not a size: write 2GB, 1500MB or 1.5GiB, for example")
     return int(float(found[1]) * _BYTES[found[2].lower()])
 
 
@@ -44,7 +44,7 @@ def duration(text: str) -> float:
     """Return the seconds of "90s", "30m", "4h"."""
     found = _TIME.fullmatch(text.strip())
     if not found or not float(found[1]):
-        raise ArgumentTypeError(f"`{text}` is no time: write one such as 90s, 30m or 4h")
+        raise ArgumentTypeError(f"`{text}` is not a time: write 90s, 30m or 4h, for example")
     return float(found[1]) * _SECONDS[found[2].lower()]
 
 
@@ -52,7 +52,7 @@ def lock_time(text: str) -> float:
     """Return the seconds that a lock is to last, 2 hours at most."""
     seconds = duration(text)
     if seconds > _LONGEST_LOCK_S:
-        raise ArgumentTypeError(f"`{text}` is too long for a lock: 2h at most; lock again then")
+        raise ArgumentTypeError(f"`{text}` is too long for a lock: 2h at most, then lock again")
     return seconds
 
 
@@ -96,7 +96,7 @@ def names(text: str) -> list[str]:
 
 
 def unrecognized(unknown: Iterable[str], parser: ArgumentParser) -> str:
-    """Name what a parser did not take, with the options that may have been meant."""
+    """Name the arguments that a parser did not recognise, with similar options."""
     known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
     options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
     meant = [close for word in options for close in difflib.get_close_matches(word, known, 1, 0.7)]
@@ -117,7 +117,12 @@ def _option(flag: str, **settings: Any) -> Option:
 
 #: Of every run, whether a cell or a program.
 RUN_OPTIONS: Final = (
-    _option("--gpus", type=count, metavar="N", help="GPUs; 0: none (default: 1 where one exists)"),
+    _option(
+        "--gpus",
+        type=count,
+        metavar="N",
+        help="number of GPUs, 0 for none (default: 1 if the machine has a GPU)",
+    ),
     _option("--hint-vram", type=size, metavar="SIZE", help="your own estimate of GPU memory: 2GB"),
     _option("--hint-ram", type=size, metavar="SIZE", help="your own estimate of RAM: 4GB"),
     _option(
@@ -145,7 +150,7 @@ RUN_OPTIONS: Final = (
     # Recorded, like the class: help offers neither before it has an effect.
     _option("--evictable", action="store_true", help=SUPPRESS),
     _option("--exclusive", action="store_true", help="no other run of yours on its GPUs"),
-    _option("--max-wait", type=duration, metavar="TIME", help="give up when not started by then"),
+    _option("--max-wait", type=duration, metavar="TIME", help="give up after this wait"),
     _option("--time-limit", type=duration, metavar="TIME", help="stop the run after this long"),
     _option(
         "--drop-env",
@@ -168,7 +173,7 @@ CELL_OPTIONS: Final = (
         action="append",
         default=[],
         metavar="NAMES",
-        help="names of this notebook that the run gets by value, as in x,y",
+        help="variables of this notebook that are copied to the run, as in x,y",
     ),
     _option(
         "--output",
@@ -176,7 +181,7 @@ CELL_OPTIONS: Final = (
         action="append",
         default=[],
         metavar="NAMES",
-        help="names of the run that this notebook gets back",
+        help="variables of the run that are copied back to this notebook",
     ),
 )
 

@@ -175,7 +175,7 @@ def _pickler() -> Callable[..., Any]:
 def _refuse_open_file(value: Any) -> None:
     """Refuse what cloudpickle would take as a copy in memory, at the start of the file."""
     if isinstance(value, io.TextIOWrapper) and value not in (sys.stdout, sys.stderr):
-        raise TypeError("an open file does not travel, its path does")
+        raise TypeError("an open file cannot be copied to a run; pass its path")
 
 
 def _refuse_of_main(value: Any) -> None:
@@ -183,7 +183,7 @@ def _refuse_of_main(value: Any) -> None:
     if isinstance(value, (type, types.FunctionType)) and value.__module__ == "__main__":
         raise pickle.PicklingError(
             f"`{value.__qualname__}` is defined in this notebook, and without cloudpickle only "
-            "what a module defines can travel: install cloudpickle in this environment, or"
+            "definitions in modules can be inputs: install cloudpickle in this environment, or"
         )
 
 

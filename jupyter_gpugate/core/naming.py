@@ -58,12 +58,12 @@ def matches(inventory: Inventory, word: str) -> tuple[str, ...]:
 
 
 def megabytes(value: int) -> str:
-    """Bytes as people read them: ``2,049 MB``."""
+    """Format bytes as MB (2^20): ``2,049 MB``."""
     return f"{round(value / MB):,} MB"
 
 
 def resource_words(state: GateState, resource: str) -> str:
-    """A resource as people call it: ``RAM``, ``GPU 0 (NVIDIA L4)``; no two alike."""
+    """Return the unique name of a resource: ``RAM``, ``GPU 0 (NVIDIA L4)``."""
     if resource == RAM:
         return "RAM"
     if resource == MACHINE:

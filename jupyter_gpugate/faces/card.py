@@ -1,6 +1,6 @@
-"""The card of one run: its state as the gate answers it, to text and to HTML.
+"""The card of one run, as text and as HTML, made from its state in the API.
 
-Pure functions.  Whatever a run is called and whatever it prints stays text.
+Pure functions.  The name and the output of a run are always escaped.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def bundle(run: Json, note: str = "") -> dict[str, str]:
 
 
 def title(run: Json) -> str:
-    """Say the run's name and where it stands, on one line."""
+    """Return the run's name and state on one line."""
     return f"{run.get('name', '?')} · {words.shortened(words.standing(run), _ROW_CHARS)}"
 
 
@@ -148,7 +148,7 @@ def without_traceback(run: Json) -> Json:
 
 
 def _traceback_start(output: str) -> int:
-    """Where the last traceback begins, with those that led to it; -1 where there is none."""
+    """Return the start of the last traceback, with those that led to it; -1 if there is none."""
     start = len(output)
     while True:
         start = output.rfind(_TRACEBACK, 0, start)
@@ -159,7 +159,7 @@ def _traceback_start(output: str) -> int:
 
 
 def rows(run: Json) -> list[Row]:
-    """Return what there is to say about a run in this state, the most pressing first."""
+    """Return the rows of a card in this state of the run, the most important first."""
     nothing_to_stop = run.get("status") == "ended" or not run.get("run_id")
     return [*_state_rows(run), *(() if nothing_to_stop else _command_rows(run))]
 
@@ -186,9 +186,9 @@ def _queued_rows(run: Json) -> Iterator[Row]:
         yield Row("waits", words.why(reasons[0]))
     yield from _mask_rows(run)
     if run.get("eta_s") is not None:
-        yield Row("starts", f"likely in about {words.span(run['eta_s'])}")
+        yield Row("starts", f"in about {words.span(run['eta_s'])} at the earliest")
     if (run.get("attempt") or 0) > 0:
-        yield Row("attempt", f"{run['attempt']} ended without completing; it starts again")
+        yield Row("attempt", f"{run['attempt']} ended without completing; the run starts again")
 
 
 def _active_rows(run: Json) -> Iterator[Row]:
@@ -198,9 +198,9 @@ def _active_rows(run: Json) -> Iterator[Row]:
         yield from _memory_rows(run)
     cap = _cap(run)
     if cap:
-        yield Row("cap", cap)
+        yield Row("limit", cap)
     if run.get("basis"):
-        yield Row("admitted", words.admitted(run["basis"], devices))
+        yield Row("reserved", words.admitted(run["basis"], devices))
     if devices:
         names = [f"{words.device_name(d)} ({d.get('model', '?')})" for d in devices]
         yield Row("runs on", ", ".join(names))
@@ -222,12 +222,12 @@ def _ended_rows(run: Json) -> Iterator[Row]:
     devices = run.get("devices") or ()
     charges: Json = run.get("charges") or {}
     for name, peak in (run.get("peaks") or {}).items():
-        charged = f" of {words.mb(charges[name])} charged" if name in charges else ""
-        yield Row("peak", f"{words.resource(name, devices)} {words.mb(peak)}{charged}")
+        reserved = f"{words.of(peak, charges[name])} reserved" if name in charges else ""
+        yield Row("peak", f"{words.resource(name, devices)}: {reserved or words.mb(peak)}")
     for advice in words.beyond_hints(run):
         yield Row("hint", advice)
     if run.get("basis"):
-        yield Row("admitted", words.admitted(run["basis"], devices))
+        yield Row("reserved", words.admitted(run["basis"], devices))
     kill: Json = run.get("kill") or {}
     if kill:
         yield Row("stopped", _stopped(kill))
@@ -247,10 +247,10 @@ def _memory_rows(run: Json) -> Iterator[Row]:
         has = held.get(name)
         where = words.resource(name, devices)
         if has is None:
-            yield Row(_MEMORY_LABEL, f"{where}: not read yet, {words.mb(charge)} charged")
+            yield Row(_MEMORY_LABEL, f"{where}: not measured yet, {words.mb(charge)} reserved")
         else:
             share = min(1.0, has / charge) if charge else 0.0
-            used = f"{where} {words.mb(has)} of {words.mb(charge)} charged"
+            used = f"{where}: {words.of(has, charge)} reserved"
             yield Row(_MEMORY_LABEL, used, share)
 
 
@@ -263,13 +263,13 @@ def _cap(run: Json) -> str:
         return ""
     effect = {
         "enforced": "enforced: exceeding it fails only this run",
-        "advised": "advised: passed to the framework, not enforced",
+        "advised": "passed to the framework, not enforced",
     }.get(enforcement, "not enforced")
-    return f"{sizes}, {effect}"
+    return f"{sizes} ({effect})"
 
 
 def _estimate_rows(run: Json, *, ended: bool) -> Iterator[Row]:
-    """Each number with its origin; once a run has been measured, what was unknown is no news."""
+    """Return each number with its origin; of an ended run, without the unknown ones."""
     label = "estimate"
     for term in (run.get("estimate") or {}).get("terms") or ():
         if not ended or term.get("need_bytes") is not None:
@@ -285,8 +285,8 @@ def _command_rows(run: Json) -> Iterator[Row]:
 
 def _stopped(kill: Json) -> str:
     survivors = words.pids(kill.get("survivors") or ())
-    left = f"still there: {survivors}" if survivors else "nothing is left"
-    return f"{words.stopped_by(kill)}; {left}"
+    left = f"; still running: {survivors}" if survivors else ""
+    return f"{words.stopped_by(kill)}{left}"
 
 
 def _row_html(row: Row) -> str:

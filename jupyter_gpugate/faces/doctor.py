@@ -1,4 +1,4 @@
-"""What can be measured and enforced on a machine, in sentences, for `jupyter gpugate doctor`."""
+"""Sentences of `jupyter gpugate doctor` on everything that can be measured and enforced."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jupyter_gpugate.faces.tables import Table, awake_time, bundle
 from jupyter_gpugate.faces.words import Json
 
 _ENFORCED: Final = (
-    "The GPU memory of cells with torch is capped at the charge; a cell that exceeds it fails.",
-    "For JAX and TensorFlow the cap is passed to the framework; it is not enforced.",
-    "Other programs have no cap: they are watched, and charged for what they hold.",
-    "RAM is checked before a run starts and watched while it runs; it is never capped.",
+    "A cell with torch is limited to its reserved GPU memory; a cell that exceeds it fails.",
+    "For JAX and TensorFlow the limit is passed to the framework; it is not enforced.",
+    "Other programs have no limit: they are measured, and using more raises their reservation.",
+    "RAM is checked before a run starts and measured while it runs; it is never limited.",
 )
 
 _LIVES: Final = (
@@ -35,9 +35,9 @@ def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:
     yield "how long runs live", [[line] for line in _LIVES]
     runs = answer.get("runs")
     if runs:
-        yield "kept on the disk", [[line] for line in words.kept(runs)]
+        yield "stored on disk", [[line] for line in words.kept(runs)]
     if answer.get("reach") == "user":
-        yield "this gate starts only your runs; runs of other users count as external", []
+        yield "this gate starts only your runs; other users' runs count as used by others", []
     if not answer.get("reach"):
         yield "no gate is running for this user; the first run starts one", []
 
@@ -52,7 +52,7 @@ def _measured(answer: Json) -> Iterator[str]:
         sizes = f"{words.mb(ram.get('free_bytes'))} free of {words.mb(ram.get('total_bytes'))}"
         yield f"RAM is measured: {sizes}{by}."
     else:
-        yield "RAM cannot be read: nothing starts."
+        yield "RAM cannot be read: no run starts."
     attribution: Json = answer.get("attribution") or {}
     shares: Json = attribution.get("devices") or {}
     devices = answer.get("devices") or ()
@@ -71,14 +71,14 @@ def _measured(answer: Json) -> Iterator[str]:
     for line in answer.get("ignored_settings") or ():
         yield f"A setting has no effect: {line}."
     if devices and not attribution.get("pids_are_ours", True):
-        yield "The driver counts processes of another PID namespace: holders cannot be told apart."
+        yield "The driver counts processes of another PID namespace: holders cannot be identified."
 
 
 def _not_gated(accelerators: Sequence[Json]) -> str:
     names = [f"{a['path']} ({a['maker']})" if a["maker"] else a["path"] for a in accelerators]
     return (
         f"Not gated: {', '.join(names)}. The gate cannot measure their memory; "
-        "a run sees them as its notebook does, without knowing who else uses them."
+        "they are visible to a run as to its notebook, but others may be using them."
     )
 
 
@@ -92,4 +92,4 @@ def _device_lines(device: Json, shares: Json) -> Iterator[str]:
     sizes = f"{words.mb(device['free_bytes'])} free of {words.mb(device.get('total_bytes'))}"
     yield f"{name} is measured ({device.get('source')}): {sizes}."
     if shares.get("fault"):
-        yield f"{name} does not tell who holds its memory: {shares['fault']}."
+        yield f"{name}: holders of its memory are unknown: {shares['fault']}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Final
+from typing import Final, Optional
 
 from jupyter_gpugate.faces import words
 from jupyter_gpugate.faces.words import Json
@@ -31,30 +31,30 @@ def estimate(answer: Json) -> dict[str, str]:
 
 
 def cancelled(run_id: str, answer: Json) -> str:
-    """Say in one sentence what a cancel came to."""
+    """Describe the result of a cancel in one sentence."""
     if not answer.get("cancelled"):
         return f"{run_id} had {answer.get('end') or 'ended'} before it could be cancelled"
     if answer.get("means") == "withdrawn":
         return f"{run_id} is cancelled: it had not started"
     how = f"stopped {words.stopped_by(answer)}"
     left = words.pids(answer.get("survivors") or ())
-    return f"{run_id} is cancelled: {how}" + (f"; still there: {left}" if left else "")
+    return f"{run_id} is cancelled: {how}" + (f"; still running: {left}" if left else "")
 
 
 def locked(answer: Json) -> str:
-    """Say in one sentence what a lock came to."""
+    """Describe the result of a lock in one sentence."""
     names = [f"{run['run_id']} ({run['name']})" for run in answer.get("at_work") or ()]
     return (
-        f"{_locked(answer, 'locked')} is closed to your runs for "
-        f"{words.span(answer.get('for_s') or 0)}, or until this kernel ends: none starts there; "
-        "programs of others are not kept away; %gpu_release opens it"
+        f"{_locked(answer, 'locked')} is locked: for {words.span(answer.get('for_s') or 0)}, or "
+        "until this kernel ends, no run of yours starts there; other users are not affected; "
+        "%gpu_release unlocks it"
         + "".join(f"; {other} is unlocked" for other in answer.get("opened") or ())
         + (f". Still running there: {', '.join(names)}" if names else "")
     )
 
 
 def unlocked(answer: Json) -> str:
-    """Say in one sentence what a release came to."""
+    """Describe the result of a release in one sentence."""
     what = _locked(answer, "unlocked")
     if answer.get("was_locked", True):
         return f"{what} is no longer locked"
@@ -70,7 +70,7 @@ def _locked(answer: Json, field: str) -> str:
 def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
     """Headings with their tables; a table's first row names its columns."""
     devices = snapshot.get("devices") or ()
-    columns = ["", "free", "room", "used", "runs", "notebooks", "others"]
+    columns = ["", "free", "usable", "used", "runs", "notebooks", "others"]
     now = snapshot.get("now")
     if snapshot.get("owner"):
         yield f"the gate of {snapshot['owner']}", []
@@ -79,7 +79,7 @@ def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
     yield "memory", [columns, *_memory(snapshot)]
     running = snapshot.get("running") or ()
     if running:
-        head = ["run", "name", "owner", "state", "used of charge", "episodes"]
+        head = ["run", "name", "owner", "state", "used of reserved", "episodes"]
         yield "running", [head, *(_running(row, devices) for row in running)]
     queued = snapshot.get("queued") or ()
     if queued:
@@ -91,31 +91,37 @@ def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
         names = ("run_id", "name", "machine", "status")
         yield "on other machines", [head, *([str(r.get(n)) for n in names] for r in others)]
     if not running and not queued:
-        yield "no run is live and none is waiting", []
+        yield "no run is active and none is waiting", []
     lingering = [row for row in snapshot.get("lingering") or () if row.get("held_bytes")]
     if lingering:
-        head = ["run", "memory still being released"]
-        yield "runs that have ended", [head, *(_lingering(row, devices) for row in lingering)]
+        rows = [_lingering(row, devices) for row in lingering]
+        yield "ended, memory still being released", [["run", "memory"], *rows]
     external = [row for row in snapshot.get("external") or () if row.get("held_bytes")]
     if external:
         largest = sorted(external, key=lambda row: -row["held_bytes"])[:10]
-        head = ["held", "of", "pid", "user", "command"]
-        yield "held by others (the largest)", [head, *(_external(row, devices) for row in largest)]
+        head = ["used", "of", "pid", "user", "command"]
+        yield (
+            "used by others (largest first)",
+            [
+                head,
+                *(_external(row, devices) for row in largest),
+            ],
+        )
     for trouble in _troubles(snapshot):
         yield trouble, []
 
 
 def estimate_parts(answer: Json) -> Iterator[tuple[str, Table]]:
-    """Say what a run would need, where each number comes from, and if it would start now."""
+    """Show a run's need, the origin of each number, and whether it would start now."""
     rows = [[words.term(term)] for term in answer.get("terms") or ()]
-    yield str(answer.get("name") or "estimate"), rows or [["nothing is known of this name yet"]]
+    yield str(answer.get("name") or "estimate"), rows or [["no run of this name was measured yet"]]
     totals: Json = answer.get("total_bytes") or {}
-    known = [f"{words.resource(name)} {_total(total)}" for name, total in totals.items()]
-    if known:
-        yield f"in all: {'; '.join(known)}", []
+    sums = [f"{words.resource(name)} {_total(total)}" for name, total in totals.items()]
+    if sums:
+        yield f"total: {'; '.join(sums)}", []
     ignored = answer.get("ignored_parameters") or ()
     if ignored:
-        yield f"shown not to change it: {', '.join(ignored)}", []
+        yield f"no effect on the memory needed: {', '.join(ignored)}", []
     if answer.get("max_workers"):
         yield _workers(answer["max_workers"]), []
     if answer.get("would_start") is not None:
@@ -147,7 +153,7 @@ def bundle(parts: Sequence[tuple[str, Table]]) -> dict[str, str]:
 
 def _workers(most: int) -> str:
     if most >= MOST_WORKERS:
-        return f"{MOST_WORKERS} workers, the most a run can have, fit now"
+        return f"{MOST_WORKERS} workers, the maximum of a run, fit now"
     return f"up to {most} workers fit now" if most > 1 else "1 worker fits now"
 
 
@@ -178,7 +184,7 @@ def _memory(snapshot: Json) -> Iterator[list[str]]:
 def _running(row: Json, devices: Sequence[Json]) -> list[str]:
     held: Json = row.get("held") or {}
     memory = [
-        f"{words.resource(name, devices)} {words.mb(held.get(name))} of {words.mb(charge)}"
+        f"{words.resource(name, devices)}: {_part(held.get(name), charge)}"
         for name, charge in (row.get("charges") or {}).items()
     ]
     episodes: Json = row.get("episodes") or {}
@@ -231,9 +237,10 @@ def _external(row: Json, devices: Sequence[Json]) -> list[str]:
 
 
 def _troubles(snapshot: Json) -> Iterator[str]:
-    for what, name in (("journal", "journal_fault"), ("sample", "sample_fault")):
-        if snapshot.get(name):
-            yield f"the {what} is in trouble: {snapshot[name]}"
+    if snapshot.get("journal_fault"):
+        yield f"the journal cannot be written: {snapshot['journal_fault']}"
+    if snapshot.get("sample_fault"):
+        yield f"the newest measurement cannot be used: {snapshot['sample_fault']}"
     if snapshot.get("draining"):
         yield f"this gate starts no new runs: {snapshot['draining']}"
     yield from snapshot.get("ignored_settings") or ()
@@ -246,8 +253,12 @@ def _troubles(snapshot: Json) -> Iterator[str]:
             yield f"the {reader.get('name')} reader: {fault.get('text') or fault.get('code')}"
 
 
+def _part(held: Optional[float], charge: float) -> str:
+    return f"? of {words.mb(charge)}" if held is None else words.of(held, charge)
+
+
 def _total(total: object) -> str:
-    return words.mb(total) if isinstance(total, (int, float)) else "not known"
+    return words.mb(total) if isinstance(total, (int, float)) else "unknown"
 
 
 def _aligned(table: Table) -> Iterator[str]:

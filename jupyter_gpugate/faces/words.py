@@ -1,4 +1,4 @@
-"""Numbers and verdicts as a researcher reads them; the only place where bytes become MB."""
+"""Numbers and states in words, for cards, tables and messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MB: Final = 1 << 20
 #: To whose multiple a better hint is rounded up.
 _HINT_STEP: Final = 64 * _MB
 _PHASES: Final = {
-    "granted": "admitted, about to start",
+    "granted": "about to start",
     "starting": "starting",
     "running": "running",
     "stopping": "stopping",
@@ -25,30 +25,42 @@ _ENDS: Final = {
     "expired": "expired: it did not start within --max-wait",
     "rejected": "rejected",
     "oom": "out of memory",
-    "lost": "lost: its supervisor went away without an end on record",
+    "lost": "lost: its supervisor ended without recording an end",
+}
+#: Words on cards and in tables for names of numbers.
+_LABELS: Final = {
+    "room_bytes": "usable",
+    "floor_bytes": "kept back",
+    "reserved_bytes": "promised",
+    "earmarked_bytes": "set aside",
 }
 _EVIDENCE: Final = {
-    "own_cap": "it reached its own cap",
+    "own_cap": "it reached its own limit",
     "device_full": "the GPU was full",
     "host_oom_killer": "the kernel killed it because RAM ran out",
     "memory_error": "an allocation of RAM failed",
     "shm_full": "shared memory was full",
 }
 _BASES: Final = {
-    "calibrated": "by what earlier runs needed",
+    "calibrated": "as earlier runs needed, with a safety margin",
     "hint": "by your hint",
-    "watch": "first run of this code: a generous reservation until it has been measured",
-    "declared": "by the administrator's declared figures",
+    "watch": "first run of this code, a generous reservation until it has been measured",
+    "declared": "as the administrator has declared",
 }
 
 
 def mb(value: Optional[float]) -> str:
-    """Say bytes as whole MB (2^20), "?" where nothing could be read."""
+    """Format bytes as whole MB (2^20); "?" if nothing could be read."""
     return "?" if value is None else f"{value / _MB:,.0f} MB"
 
 
+def of(part: float, whole: float) -> str:
+    """Format a part of an amount, with the unit once: "1,304 of 2,756 MB"."""
+    return f"{mb(part).removesuffix(' MB')} of {mb(whole)}"
+
+
 def span(seconds: float) -> str:
-    """Say seconds as a person does: "40 s", "4 min", "2 h 05 min"."""
+    """Format seconds for people: "40 s", "4 min", "2 h 05 min"."""
     if seconds < 100:  # noqa: PLR2004 - people say 90 s, and 2 min
         return f"{max(0, seconds):.0f} s"
     minutes = round(seconds / 60)
@@ -73,11 +85,11 @@ def device_name(device: Json) -> str:
 
 
 #: The states of a submit before it is a run.
-_BEFORE: Final = {"reading": "reading your sources", "asking": "waiting for the gate to take it"}
+_BEFORE: Final = {"reading": "reading your sources", "asking": "waiting for the gate's answer"}
 
 
 def standing(run: Json) -> str:
-    """Where a run stands, in a few words."""
+    """Describe the current state of a run in a few words."""
     status = run.get("status")
     if run.get("machine") and status != "ended":
         return f"on another machine ({run['machine']})"
@@ -92,7 +104,7 @@ def standing(run: Json) -> str:
 
 
 def ended(run: Json) -> str:
-    """How a run ended, with the reason on record."""
+    """Describe how a run ended, with the recorded reason."""
     end = str(run.get("end") or "ended")
     why = str(run.get("exit_reason") or "")
     words = _ENDS.get(end, end)
@@ -102,27 +114,27 @@ def ended(run: Json) -> str:
     if run.get("oom_evidence"):
         evidence = str(run["oom_evidence"])
         words += f": {_EVIDENCE.get(evidence, evidence.replace('_', ' '))}"
-    told = why in ("", "exit 0", end)
-    return words if told else f"{words} ({why.replace('_', ' ')})"
+    is_plain = why in ("", "exit 0", end)
+    return words if is_plain else f"{words} ({why.replace('_', ' ')})"
 
 
 def admitted(basis: Json, devices: Iterable[Json]) -> str:
-    """By what right each resource was charged."""
-    known = list(devices)
+    """Explain for each resource the amount that is reserved."""
+    listed = list(devices)
     by_basis: dict[str, list[str]] = {}
     for name, rung in basis.items():
-        by_basis.setdefault(str(rung), []).append(resource(name, known))
-    parts = [f"{' and '.join(r)} {_BASES.get(rung, rung)}" for rung, r in by_basis.items()]
+        by_basis.setdefault(str(rung), []).append(resource(name, listed))
+    parts = [f"{' and '.join(r)}: {_BASES.get(rung, rung)}" for rung, r in by_basis.items()]
     return "; ".join(parts)
 
 
 def whole_output(run_id: str) -> str:
-    """Return the call that gives all that a run has printed."""
+    """Return the call that returns the whole output of a run."""
     return f'jupyter_gpugate.get("{run_id}").output()'
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most about ``most`` characters, which says how many are left out."""
+    """Shorten a text to about ``most`` characters, with the number of omitted ones."""
     left_out = len(text) - most
     return text if left_out <= 0 else f"{text[:most]}… ({left_out:,} more characters)"
 
@@ -154,20 +166,26 @@ def beyond_hints(run: Json) -> Iterator[str]:
 
 
 def why(reason: Json) -> str:
-    """Say one reason why a run is kept waiting: the gate's own sentence."""
-    kind = str(reason.get("kind") or "no reason is known")
+    """Return the gate's sentence for one reason why a run is kept waiting."""
+    kind = str(reason.get("kind") or "unknown reason")
     return str(reason.get("message") or kind.replace("_", " "))
 
 
 def stopped_by(kill: Json) -> str:
-    """Say by what means a run was stopped, and how long that took."""
-    means = {"term": "TERM", "kill": "KILL"}
-    steps = [means.get(step, step) for step in str(kill.get("means") or "?").split(" + ")]
-    return f"by {', then '.join(steps)} in {kill.get('ms') or 0:,.0f} ms"
+    """Describe how a run was stopped, and how long that took: "cleanly (0.04 s)"."""
+    means = str(kill.get("means") or "").split(" + ")
+    how = "by force"
+    if means == ["term"]:
+        how = "cleanly"
+    elif "term" in means and "kill" in means:
+        how = "by force, after it ignored the request to stop"
+    elif "term" in means:  # and a sweep
+        how = "with processes that had left its tree"
+    return f"{how} ({(kill.get('ms') or 0) / 1000:,.2f} s)"
 
 
 def locks(answer: Json, now: float) -> Iterator[str]:
-    """Say who has locked what; ``now`` is in seconds on the clock of the locks."""
+    """Describe each lock; ``now`` is in seconds on the clock of the locks."""
     devices = list(answer.get("devices") or ())
     for lock in answer.get("locks") or ():
         name = str(lock.get("resource", ""))
@@ -183,16 +201,17 @@ def pids(survivors: Iterable[Any]) -> str:
 
 
 def number(name: str, value: float) -> str:
-    """Say a number that a decision used, under its name: bytes as MB, the rest as it is."""
+    """Format a number that a decision used, under its name: bytes as MB, others unchanged."""
     if name.endswith("_bytes"):
-        # As in the sentence beside it: what is needed is not understated, what is there not over.
+        # As in the sentence beside it: a need is rounded up, available memory is rounded down.
         towards = math.ceil if "need" in name else math.floor
-        return f"{name[:-6].replace('_', ' ')} {towards(value / _MB):,} MB"
+        label = _LABELS.get(name, name[:-6].replace("_", " "))
+        return f"{label} {towards(value / _MB):,} MB"
     return f"{name.replace('_', ' ')} {value:,}"
 
 
 def term(term_: Json) -> str:
-    """One term of an estimate with its origin inline."""
+    """Describe one term of an estimate, with its origin."""
     name = resource(str(term_.get("resource", "")))
     if term_.get("device_model"):
         name += f" on {term_['device_model']}"
@@ -203,9 +222,9 @@ def term(term_: Json) -> str:
     margin = int(term_.get("margin_bytes") or 0)
     parts = [f"{name} {mb(term_['need_bytes'] - margin)} {_origin(term_)}"]
     if term_.get("n"):
-        parts.append(f"n = {term_['n']}")
+        parts.append(f"from {term_['n']} run{'s' if term_['n'] > 1 else ''}")
     if margin:
-        parts.append(f"+ {mb(margin)} margin")
+        parts.append(f"plus {mb(margin)} safety margin")
     return ", ".join(parts)
 
 
@@ -221,19 +240,19 @@ def _origin(term_: Json) -> str:
 def _unknown(term_: Json) -> str:
     clues = [str(term_["note"])] if term_.get("note") else []
     if term_.get("prior_bytes"):
-        clues.append(f"other source of this name needed {mb(term_['prior_bytes'])}")
+        clues.append(f"an earlier version needed {mb(term_['prior_bytes'])}")
     if term_.get("lower_bound_bytes"):
         clues.append(f"unfinished attempts held {mb(term_['lower_bound_bytes'])}")
-    return "not known yet" + (f" ({'; '.join(clues)})" if clues else "")
+    return "unknown" + (f" ({'; '.join(clues)})" if clues else "")
 
 
 def kept(runs: Json) -> Iterator[str]:
-    """Say how much disk space run directories take, and how to remove them."""
+    """Describe the disk space of run directories, and how to remove them."""
     held = runs.get("held_bytes")
     least = "" if runs.get("is_whole", True) else "at least "
     holds = "" if held is None else f" and hold {least}{mb(held)}"
     yield f"{runs.get('count'):,} runs are in {runs.get('directory')}{holds}."
     yield (
-        "Only the inputs of a run that has ended are removed by themselves. The directory of such "
-        "a run may be removed at any time: rm -r, or DELETE /runs/ID over HTTP."
+        "When a run ends, only its inputs are removed. You may remove the directory of an ended "
+        "run at any time: rm -r, or DELETE /runs/ID over HTTP."
     )

@@ -169,7 +169,7 @@ class LocalGate(Gate):
     async def forget_device(self, name: str) -> str:
         uuid = device_named(self.loop, name, "forget")
         if self.loop.sample.device(uuid) is not None:
-            raise Rejected("state", f"{uuid} is there: only a missing device is forgotten")
+            raise Rejected("state", f"{uuid} is present: only a missing device can be forgotten")
         await self._record(ev.DeviceForgotten(self.loop.now(), uuid))
         return uuid
 

@@ -1,4 +1,4 @@
-"""``%%gated_eval`` and the line magics: what a notebook can ask of the gate."""
+"""``%%gated_eval`` and the line magics."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def _with_help(function: Callable[..., Any]) -> Callable[..., Any]:
     def magic(self: Any, line: str, *cell: str) -> Any:
         if {"-h", "--help"}.isdisjoint(line.split()):
             return function(self, line, *cell)
-        told: Any = getattr(type(self), function.__name__).__doc__
-        print(told.replace("::\n\n  ", "usage: ", 1).rstrip())  # noqa: T201 - what was asked for
+        text: Any = getattr(type(self), function.__name__).__doc__
+        print(text.replace("::\n\n  ", "usage: ", 1).rstrip())  # noqa: T201 - the requested help
         return None
 
     return magic
@@ -139,12 +139,20 @@ class GpuGateMagics(Magics):
         """Raise a helpful error if `%%gated_eval` is not on the first line of its cell."""
         first = f"%%gated_eval {line}".strip()
         raise UsageError(
-            f"`{first}` must be the first line of its cell: move what is above it to below it"
+            f"`{first}` must be the first line of its cell: move the lines above it further down"
+        )
+
+    @_named_line_magic("gated_eval")
+    def half_signed_gated_eval(self, line: str) -> None:
+        """Raise a helpful error for `%gated_eval`, which would be a line magic."""
+        raise UsageError(
+            f"use `{f'%%gated_eval {line}'.strip()}`, with two %, on the first line of a cell, and "
+            "the code of the run on the lines below"
         )
 
     @_magic(line_magic)
     def gpu_queue(self, line: str) -> None:
-        """Show who runs, who waits and why, and whose the memory is."""
+        """Show active runs, waiting runs with their reasons, and the use of memory."""
         _parsed(self.gpu_queue, line)
         with _one_liners():
             snapshot = connect().queue()
@@ -152,7 +160,7 @@ class GpuGateMagics(Magics):
 
     @_magic(line_magic, _RUN_NAME, *ESTIMATE_OPTIONS)
     def gpu_estimate(self, line: str) -> None:
-        """Show what a run of this name needs, where each number comes from, and if it fits now."""
+        """Show the need of a run, the origin of each number, and whether it would start now."""
         options = _parsed(self.gpu_estimate, line)
         question = {k: v for k, v in vars(options).items() if v is not None}
         with _one_liners():
@@ -163,37 +171,37 @@ class GpuGateMagics(Magics):
         line_magic, Option("run_ids", {"nargs": "+", "metavar": "RUN_ID", "help": "which runs"})
     )
     def gpu_cancel(self, line: str) -> None:
-        """Stop runs for certain: every process of theirs."""
+        """Stop runs with all their processes."""
         options = _parsed(self.gpu_cancel, line)
         with _one_liners():
             client = connect()
             refused: list[str] = []
             for run_id in options.run_ids:
                 try:
-                    told = tables.cancelled(run_id, client.cancel(run_id))
+                    result = tables.cancelled(run_id, client.cancel(run_id))
                 except GateError as error:
                     refused.append(str(error))
                 else:
-                    _display({"text/plain": told}, raw=True)
+                    _display({"text/plain": result}, raw=True)
             if refused:
                 raise UsageError("; ".join(refused))
 
     @_magic(line_magic, *LOCK_OPTIONS)
     def gpu_lock(self, line: str) -> None:
-        """Keep your runs off a GPU, or off the machine, while you work there by hand."""
+        """Keep your runs off a GPU, or off the machine, while you work by hand."""
         options = _parsed(self.gpu_lock, line)
         with _one_liners():
             kernel, visible = environment.this_process(), os.environ.get("CUDA_VISIBLE_DEVICES")
-            told = connect().lock(options.resource, options.time, kernel, visible)
-        _display({"text/plain": tables.locked(told)}, raw=True)
+            answer = connect().lock(options.resource, options.time, kernel, visible)
+        _display({"text/plain": tables.locked(answer)}, raw=True)
 
     @_magic(line_magic, RESOURCE)
     def gpu_release(self, line: str) -> None:
-        """Give back what %gpu_lock keeps."""
+        """Remove the lock of %gpu_lock."""
         options = _parsed(self.gpu_release, line)
         with _one_liners():
-            told = connect().unlock(options.resource)
-        _display({"text/plain": tables.unlocked(told)}, raw=True)
+            answer = connect().unlock(options.resource)
+        _display({"text/plain": tables.unlocked(answer)}, raw=True)
 
     @_magic(line_magic)
     def gpu_panel(self, line: str) -> None:
@@ -205,12 +213,12 @@ class GpuGateMagics(Magics):
             except ImportError:
                 raise UsageError(
                     "%gpu_panel needs anywidget in this environment: pip install anywidget; "
-                    "%gpu_queue shows the same once"
+                    "%gpu_queue shows the same without updates"
                 ) from None
         _display(shown, raw=True)
 
     def _checked(self, options: Namespace, source: str) -> dict[str, Any]:
-        """Refuse what could only fail later; return the values to give to the run."""
+        """Refuse a cell that would fail later; return the values for the run."""
         shell: Any = self.shell
         notebook = scope.defined(shell.user_ns, shell.user_ns_hidden)
         inputs = submission.flat(options.input)
@@ -276,7 +284,7 @@ class _Wait:
             replay.close()
 
     def finish(self, run: Run, state: State, verdict: Verdict) -> None:
-        """Take over the outputs of a completed run; raise whatever else it came to."""
+        """Load the outputs of a completed run; raise the exception of any other end."""
         again = f'jupyter_gpugate.get("{run.run_id}")'
         if state.get("status") != "ended" and verdict is Verdict.LEAVE:
             message = f"the run goes on without this cell; {again} follows it"
@@ -310,7 +318,7 @@ def is_interactive(shell: Any) -> bool:
 
 @contextlib.contextmanager
 def _one_liners() -> Iterator[None]:
-    """Show a user's mistake as one line, whoever noticed it."""
+    """Show a user's mistake as one line, without a traceback."""
     try:
         yield
     except (scope.CellError, submission.SubmissionError, values.ValueCannotTravel) as error:

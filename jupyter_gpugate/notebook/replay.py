@@ -150,7 +150,7 @@ class Replay:
         kind, worker, at = event.get("event"), event.get("worker", 0), event.get("at")
         if kind == "gone":
             self._has_missed = True
-            missing = f"up to {event.get('count')} earlier displays came too fast to be shown"
+            missing = f"up to {event.get('count')} earlier displays were too fast to be shown"
             self._slot(worker).put({"text/plain": f"[{missing}]"})
         elif kind == "display" and not self._updates:
             if not event.get("clear"):

@@ -36,7 +36,7 @@ class Claim:
 
     @property
     def listener(self) -> socket.socket | None:
-        """What listens under the name while this process is the gate."""
+        """The listener under the gate's name, while this process is the gate."""
         return self._of_user.listener if self._of_user is not None else None
 
     def take(self) -> bool:
@@ -54,7 +54,7 @@ class Claim:
         return False
 
     def release(self) -> None:
-        """Give both locks back."""
+        """Release both locks."""
         self._of_state.release()
         if self._of_user is not None:
             self._of_user.release()
@@ -67,7 +67,7 @@ class Claim:
             self.record(socket_path)
 
     def record(self, socket_path: Path | None) -> None:
-        """Tell other processes where the gate listens, and with which settings it runs."""
+        """Record for other processes where the gate listens, and its settings."""
         listens = str(socket_path or "")
         record = {"socket": listens, "place": str(self._place), "settings": self._settings}
         with contextlib.suppress(OSError):  # a full disk; it is tried again
@@ -80,7 +80,7 @@ class Claim:
                 self._told.unlink(missing_ok=True)
 
     def differences(self) -> str:
-        """Say which settings of the active gate differ from these."""
+        """Describe the settings of the active gate that differ from these."""
         theirs = self._in_force().get("settings") or {}
         differing = [
             f"{name} {theirs[name]}, not {value}"

@@ -118,7 +118,7 @@ class Doors:
         self.path: Path | None = None
 
     def open(self, named: socket.socket | None) -> None:
-        """Listen on the socket, and under the name; raise `OSError` where there is no place."""
+        """Listen on the socket, and under the name; raise `OSError` if no place is available."""
         self._settle()
         if self.path is None:
             raise OSError(self._fault)
@@ -130,7 +130,7 @@ class Doors:
             self._attend(named)
 
     def look(self) -> bool:
-        """Listen anew where the path leads here no more; return whether anything has changed."""
+        """Listen again if the path no longer leads here; return whether anything has changed."""
         if self._is_here() and self.path == self._places[0]:
             return False
         before, fault = self.path if self._is_here() else None, self._fault

@@ -48,41 +48,44 @@ TRANSITION = "urn:jupyter-gpugate:run-transition:v1"
 
 
 class GpuGate(ExtensionApp):
-    """Admits evaluations when the memory they need is measured to be free."""
+    """Starts evaluations when the memory that they need is measured to be free."""
 
     name = "jupyter_gpugate"
     extension_url = "/gpugate"
     load_other_extensions = True
     version = __version__
 
-    head_after_s = Float(600, help="Seconds after which room is set aside for the oldest run.").tag(
-        config=True
-    )
+    head_after_s = Float(
+        600, help="Seconds after which memory is set aside for the oldest waiting run."
+    ).tag(config=True)
     watch_wait_s = Float(
-        300, help="Seconds after which the charge of an unmeasured run may shrink to what is free."
+        300,
+        help="Seconds after which an unmeasured run's charge (the memory that is reserved for it) "
+        "may shrink to what is free.",
     ).tag(config=True)
-    linger_s = Float(30, help="Seconds to wait for the memory of a gone run to be seen free.").tag(
-        config=True
-    )
-    max_running_per_user = Int(
-        None, allow_none=True, help="Live runs a user may have at once."
+    linger_s = Float(
+        30, help="Seconds to wait until the memory of an ended run is measured to be free."
     ).tag(config=True)
-    max_runs_per_device = Int(8, help="Live runs a device may have at once.").tag(config=True)
-    max_queued_per_user = Int(200, help="Queued runs a user may have at once.").tag(config=True)
+    max_running_per_user = Int(None, allow_none=True, help="Active runs per user.").tag(config=True)
+    max_runs_per_device = Int(8, help="Active runs per device.").tag(config=True)
+    max_queued_per_user = Int(200, help="Queued runs per user.").tag(config=True)
     placement = CaselessStrEnum(["spread", "pack"], "spread", help="How devices are chosen.").tag(
         config=True
     )
     grace_s = Float(10, help="Seconds between asking a run to stop and killing it.").tag(
         config=True
     )
-    runs_directory = Unicode(help="Where run directories lie; a network home is fine.").tag(
+    runs_directory = Unicode(
+        help="The folder of run directories; it may be on a network disk."
+    ).tag(config=True)
+    state_directory = Unicode(help="The folder of the journal; it must be on a local disk.").tag(
         config=True
     )
-    state_directory = Unicode(help="Where the journal lies; must be a local disk.").tag(config=True)
     usable_vram_mb = Dict(
         key_trait=Unicode(),
         value_trait=Int(min=1),
-        help="By UUID: how much of a GPU that cannot be measured may be given by declared numbers.",
+        help="By UUID: usable memory of a GPU that cannot be measured, given out by declared "
+        "numbers.",
     ).tag(config=True)
     stop_runs_on_exit = Bool(
         default_value=False, help="Stop this user's runs when the server stops."
@@ -93,7 +96,7 @@ class GpuGate(ExtensionApp):
         allow_none=True,
         help="""Called with the answer of GET /runs/{id} when a run of this user ends: a callable,
         or the name of one that can be imported, such as "my_site.hooks.ended". A plain function
-        runs in a thread. What it raises is logged.""",
+        runs in a thread. Its exceptions are logged.""",
     ).tag(config=True)
 
     #: A server calls an extension also where `initialize_settings` has failed.
@@ -113,7 +116,7 @@ class GpuGate(ExtensionApp):
         return hook
 
     def initialize_settings(self) -> None:
-        """Tell every kernel of this server where the socket is; start the host with the loop."""
+        """Give the socket's path to every kernel of this server; start the host with the loop."""
         socket = user_socket()
         self.host = Host(self._settings(socket), self.log)
         self.client = UnixClient(self.host.dial)
@@ -140,7 +143,7 @@ class GpuGate(ExtensionApp):
         self.handlers.extend(routes(self._forward))
 
     async def stop_extension(self) -> None:
-        """Runs go on without this server, unless its configuration says otherwise."""
+        """Stop; runs go on without this server, unless its configuration says otherwise."""
         if not self._is_set_up:
             return
         REGISTRY.unregister(self.figures)
@@ -156,7 +159,7 @@ class GpuGate(ExtensionApp):
         self.lines.close()
 
     def current_activity(self) -> bool | None:
-        """Whether runs are unfinished, wherever they are hosted: a server with runs is not idle."""
+        """Return whether runs are unfinished anywhere: a server with runs is not idle."""
         return True if self._is_set_up and self.follower.live else None
 
     @property
@@ -169,7 +172,7 @@ class GpuGate(ExtensionApp):
     async def _forward(
         self, target: str, *, method: str, headers: Mapping[str, str], body: bytes | None
     ) -> HTTPResponse:
-        """Pass a request on to the gate once it is known where that is."""
+        """Pass a request on to the gate once its address is known."""
         await asyncio.wait_for(self.host.ready.wait(), FORWARD_TIMEOUT_S)
         fault = self.fault or self.host.fault
         if fault:
@@ -204,7 +207,7 @@ class GpuGate(ExtensionApp):
         self._bus.emit(schema_id=TRANSITION, data=transition)
 
     def _heard(self, live: int) -> None:
-        """Whoever culls idle servers looks at the time of the last activity."""
+        """Update the time of the last activity, by which idle servers are culled."""
         if live:
             self.settings["last_activity_times"]["jupyter_gpugate"] = datetime.now(timezone.utc)
 

@@ -1,7 +1,7 @@
-"""Every transition of every run, in order, for whoever follows: servers, and so people.
+"""Every transition of every run, in order, for servers that follow.
 
-Where each run stands is compared after each tick, so that nothing wakes up for this.  A bounded
-ring keeps what was told; who has missed more than it holds is told so, and where all runs stand.
+The states of runs are compared after each tick, so that nothing wakes up for this.  A bounded ring
+keeps the transitions; a follower that has missed more than it holds gets all current states.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KIND = re.compile(r"[a-z_]+|exit \d+|signal \d+")
 
 
 class Feed:
-    """What one gate has seen happen to the runs of its user."""
+    """The transitions of one gate's runs."""
 
     def __init__(
         self, gate: Gate, launcher: Launcher, wall: Callable[[], float] = time.time
@@ -50,7 +50,7 @@ class Feed:
         self.first: Mapping[str, Standing] = dict(self._standings)
 
     def _hear(self, changes: Sequence[Change]) -> None:
-        """Tell what has changed since the last tick."""
+        """Report the changes since the last tick."""
         last = self._last
         for change in changes:
             if change.standing is None:
@@ -68,7 +68,7 @@ class Feed:
             self._news = asyncio.Event()
 
     async def since(self, epoch: str, after: int, wait_s: float) -> dict[str, Any]:
-        """What came after ``after``, as soon as there is any; with a gap, where all runs stand."""
+        """Return the transitions after ``after``, once there are any; after a gap, all states."""
         deadline = awake_time() + wait_s
         gap = epoch != self.epoch or after > self._last or after < self._last - len(self._ring)
         while not gap and after == self._last and (left := deadline - awake_time()) > 0:
@@ -89,7 +89,7 @@ class Feed:
     def _tell_way(
         self, run_id: str, before: Standing | None, now: Standing, waits_for: str = ""
     ) -> None:
-        """A standing, and what a run must have passed to come to it."""
+        """Report a state, and the states that a run must have passed before."""
         if now.status == QUEUED:
             self._tell(run_id, now, reason=waits_for)
             return
@@ -113,7 +113,7 @@ class Feed:
         self._tell(run_id, over, end=end, reason=kind_of(reason))
 
     def _end_of(self, run_id: str, ended: GateEnd | None) -> tuple[str | None, str, int]:
-        """How a run ended, why and in which attempt; of a deleted one as the gate remembers it."""
+        """Return a run's end, reason and attempt; of a deleted run as recorded by the gate."""
         record = self._launcher.find(run_id)
         if record is not None:
             return record.summary.get("end"), record.summary.get("reason", ""), record.attempt
@@ -128,14 +128,14 @@ class Feed:
 
 
 def _way_between(passed: str, now: str) -> list[str]:
-    """The phases after one up to another; one that is stopped early never ran."""
+    """Return the phases after one up to another; a run that is stopped early never ran."""
     begun = WAY.index(passed) + 1 if passed in WAY else 0
     way = WAY[begun : WAY.index(now) + 1]
     return [p for p in way if p == now or now != WAY[-1] or p != Phase.RUNNING.value]
 
 
 def kind_of(reason: str) -> str:
-    """A reason as a word for programs; empty where it is a sentence, which may name anything."""
+    """Return a reason as a word for programs; empty for a sentence, which may name anything."""
     kind = reason.partition(": ")[0]
     return kind if KIND.fullmatch(kind) else ""
 

@@ -1,6 +1,6 @@
-"""Figures for the server's own ``/metrics``, collected when somebody asks for them.
+"""Metrics for the server's own ``/metrics``, collected on request.
 
-The process that hosts the gate tells all of it; one that forwards tells what it has heard anyway,
+The process that hosts the gate has all of them; one that forwards has only those that it keeps,
 because a scrape must not wait for another process.
 """
 
@@ -20,18 +20,18 @@ from jupyter_gpugate.server.http.services import Services
 
 
 class Figures(Collector):
-    """One server's figures about its user's gate."""
+    """One server's metrics of its user's gate."""
 
     def __init__(self, services: Services, follower: Follower) -> None:
         self._services = services
         self._follower = follower
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: to register this collects nothing."""
+        """Return nothing, so that registration collects nothing."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """What is so now."""
+        """Return the current values."""
         backend = self._services.backend
         yield GaugeMetricFamily(
             "gpugate_hosts_gate", "Whether this server hosts its user's gate", backend is not None
@@ -49,8 +49,8 @@ def _of_gate(gate: Gate, feed: Feed) -> Iterator[Metric]:
     if figures is None:
         return
     shown = figures.snapshot
-    yield CounterMetricFamily("gpugate_ticks", "Rounds of the gate", shown["tick"])
-    ends = CounterMetricFamily("gpugate_ended_runs", "Ends of runs seen", labels=["end"])
+    yield CounterMetricFamily("gpugate_ticks", "Ticks of the gate", shown["tick"])
+    ends = CounterMetricFamily("gpugate_ended_runs", "Ended runs", labels=["end"])
     for end in RunEnd:
         ends.add_metric([end.value], feed.ends[end.value])
     yield ends
@@ -59,7 +59,7 @@ def _of_gate(gate: Gate, feed: Feed) -> Iterator[Metric]:
     yield GaugeMetricFamily("gpugate_queue_length", "Runs in the queue", len(waits))
     yield GaugeMetricFamily(
         "gpugate_oldest_wait_seconds",
-        "The longest that a queued run has waited",
+        "Longest wait of a queued run",
         max(waits, default=0),
     )
     yield from _bytes(shown)
@@ -69,25 +69,25 @@ def _of_gate(gate: Gate, feed: Feed) -> Iterator[Metric]:
 
 def _counts(totals: Totals) -> Iterator[Metric]:
     for name, words, count in (
-        ("submitted", "Runs taken into the queue", totals.submitted),
+        ("submitted", "Runs accepted into the queue", totals.submitted),
         ("admitted", "Leases granted to runs", totals.admitted),
-        ("evicted", "Attempts that ended so that another run has room", totals.evicted),
+        ("evicted", "Attempts stopped to make room for another run", totals.evicted),
     ):
         yield CounterMetricFamily(f"gpugate_{name}_runs", words, count)
-    refused = CounterMetricFamily("gpugate_refused_runs", "Submits refused", labels=["error"])
+    refused = CounterMetricFamily("gpugate_refused_runs", "Refused submits", labels=["error"])
     for error, count in totals.refused.items():
         refused.add_metric([error], count)
     yield refused
 
 
 def _reservations(shown: dict[str, Any]) -> Iterator[Metric]:
-    """What is promised and not taken yet, in bytes and in runs."""
+    """Return the memory that is promised and not held yet, in bytes and in runs."""
     reserved = GaugeMetricFamily(
-        "gpugate_reserved_bytes", "Promised to runs and not held yet", labels=["resource"]
+        "gpugate_reserved_bytes", "Memory promised to runs and not held yet", labels=["resource"]
     )
     pending = GaugeMetricFamily(
         "gpugate_pending_reservations",
-        "Live runs that have not taken all that they were promised",
+        "Active runs that do not hold all of their promised memory",
         labels=["resource"],
     )
     for resource, size in shown["reservations"].items():
@@ -123,7 +123,7 @@ def _readers(readers: list[dict[str, Any]]) -> Iterator[Metric]:
         "gpugate_reader_age_seconds", "Age of the newest reading", labels=["reader"]
     )
     healthy = GaugeMetricFamily(
-        "gpugate_reader_healthy", "Whether a reader works, where there is one", labels=["reader"]
+        "gpugate_reader_healthy", "Whether a reader works, if it is needed", labels=["reader"]
     )
     for reader in readers:
         if reader["age_s"] is not None:

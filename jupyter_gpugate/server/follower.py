@@ -1,7 +1,7 @@
-"""What a server hears of its user's runs, whichever process hosts the gate, and whom it tells.
+"""Follows the runs of a server's user in any process that hosts the gate, and reports changes.
 
-One task follows the gate's transitions by long polls.  Nothing is told twice and no end is missed
-when another process takes the gate over: what was unfinished before is then asked for one by one.
+One task follows the gate's transitions by long polls.  When another process takes the gate over,
+no transition is reported twice and no end is missed: unfinished runs are then requested one by one.
 """
 
 from __future__ import annotations
@@ -57,33 +57,33 @@ class Follower:
 
     @property
     def live(self) -> int:
-        """How many runs are unfinished, as far as is known."""
+        """Return the number of unfinished runs, as last reported."""
         return len(self._standings or ())
 
     def counts(self) -> dict[str, int]:
-        """How many unfinished runs stand where."""
+        """Return the number of unfinished runs by status."""
         standings = (self._standings or {}).values()
         statuses = [one.status for one in standings]
         return {status: statuses.count(status) for status in ("queued", "active")}
 
     def begin_at(self, epoch: str, standings: Mapping[str, Standing]) -> None:
-        """Hear all that a gate of this very process tells, from its first word on."""
+        """Follow a gate of this process from its first transition on."""
         self._epoch, self._standings = epoch, dict(standings)
 
     async def follow(self) -> None:
-        """Ask again and again; where nobody answers, with growing pauses."""
+        """Poll the gate, with growing pauses if it does not answer."""
         pause = FIRST_PAUSE_S
         while True:
             try:
                 await self._hear(await self._asked("/transitions", self._question(), ANSWER_S))
                 pause = FIRST_PAUSE_S
             except (OSError, ValueError, LookupError) as error:
-                self._log.debug("the gate's transitions cannot be heard: %s", error)
+                self._log.debug("the gate's transitions cannot be followed: %s", error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
     async def close(self) -> None:
-        """Wait for no hook any longer."""
+        """Stop waiting for hooks."""
         for hook in self._hooks:
             hook.cancel()
         await asyncio.gather(*self._hooks, return_exceptions=True)
@@ -115,7 +115,7 @@ class Follower:
         self._heard(self.live)
 
     async def _catch_up(self, found: dict[str, Standing]) -> None:
-        """Another gate, or too long a silence: tell where runs stand now, and who has ended."""
+        """Report all states after a gap: another gate, or too long an interruption."""
         before = self._standings
         if before is None:
             self._standings = found
@@ -127,7 +127,7 @@ class Follower:
             await self._look_after(run_id)
 
     async def _look_after(self, run_id: str) -> None:
-        """A run that was unfinished and is not listed any more."""
+        """Report a run that was unfinished and is no longer listed."""
         try:
             run = await self._asked(f"/runs/{run_id}")
         except LookupError:
@@ -156,7 +156,7 @@ class Follower:
         try:
             self._told(told)
         except Exception:  # noqa: BLE001 - who listens badly must not end the listening of others
-            self._log.exception("%s: its transition could not be told", run_id)
+            self._log.exception("%s: its transition could not be emitted", run_id)
         if row["status"] == ENDED and self._ended is not None:
             hook = asyncio.ensure_future(self._call_hook(self._ended, run_id))
             self._hooks.add(hook)
@@ -176,7 +176,7 @@ class Follower:
 
 
 def _is_behind(now: Standing, known: Standing | None) -> bool:
-    """Whether a run was further already: a gate that begins anew remembers starts, not beats."""
+    """Return whether a run was further already: a new gate restores starts, not heartbeats."""
     if known is None or now.attempt != known.attempt or now.phase is None or known.phase is None:
         return False
     return WAY.index(now.phase) <= WAY.index(known.phase)

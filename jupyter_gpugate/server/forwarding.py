@@ -1,4 +1,4 @@
-"""What a Jupyter server serves: authenticated and authorised here, answered by the user's gate."""
+"""Handlers of a Jupyter server: they authenticate, authorise, and pass requests to the gate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class Forward(Protocol):
-    """Passes a request on to the gate; raises `OSError` where none answers."""
+    """Passes a request on to the gate; raises `OSError` if none answers."""
 
     async def __call__(
         self, target: str, *, method: str, headers: Mapping[str, str], body: bytes | None
@@ -59,7 +59,7 @@ class GuardedHandler(ExtensionHandlerMixin, APIHandler):
     auth_resource = "gpugate"
 
     async def respond(self) -> None:
-        """Answer somebody who may ask."""
+        """Answer an authorised request."""
         raise NotImplementedError
 
     @web.authenticated
@@ -94,14 +94,14 @@ class GuardedHandler(ExtensionHandlerMixin, APIHandler):
 
     @allow_unauthenticated
     async def options(self, *path: str) -> None:  # type: ignore[override]
-        """A browser's question before a request from another origin; else as any other method."""
+        """Answer a browser's preflight request; treat others like any other method."""
         if "Access-Control-Request-Method" in self.request.headers:
             super().options(*path)
         elif (answered := self.head()) is not None:
             await answered
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """What the server itself refuses has the form of the gate's refusals."""
+        """Give the server's own errors the form of the gate's errors."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         words = {400: "bad_request", 404: "not_found", 405: "bad_method"}
         word = "forbidden" if status_code in (401, 403) else words.get(status_code, "internal")
@@ -151,7 +151,7 @@ class ForwardHandler(GuardedHandler):
         return bool(self.request.body) and not self.token_authenticated and not is_json
 
     def _target(self) -> str:
-        """The path and the query as they were sent, without what is the browser's own."""
+        """Return the path and the query as sent, without the browser's own parameters."""
         path = quote(self.request.path.partition(f"{API_PATH}/")[2], safe=UNTOUCHED)
         asked = parse_qsl(self.request.query, keep_blank_values=True)
         query = urlencode([(k, v) for k, v in asked if not _is_of_the_browser(k, v)])
@@ -159,7 +159,7 @@ class ForwardHandler(GuardedHandler):
 
 
 def _is_of_the_browser(name: str, value: str) -> bool:
-    """Tokens, and the bare time that the front end adds against caches."""
+    """Return whether a parameter is a token, or the bare time that a front end adds."""
     return name in OF_THE_BROWSER or (name.isdecimal() and not value)
 
 

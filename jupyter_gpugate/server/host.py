@@ -54,7 +54,7 @@ LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class HostSettings:
-    """What a site may set; the defaults are this user's own places."""
+    """The settings of a host; the defaults are this user's own places."""
 
     traits: Traits = field(default_factory=Traits)
     runs: Path = field(default_factory=runs_folder)
@@ -64,13 +64,13 @@ class HostSettings:
     root: Path = field(default_factory=Path.cwd)  # where runs without a cwd start
 
     def as_text(self) -> str:
-        """All of it, for another process to read."""
+        """Return all settings as text for another process."""
         named = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return json.dumps({**named, "traits": to_json(self.traits)}, default=str)
 
     @classmethod
     def from_text(cls, text: str) -> HostSettings:
-        """Read `as_text`; what another version wrote beyond this one's settings is left out."""
+        """Read `as_text`; unknown settings of another version are ignored."""
         given: dict[str, Any] = json.loads(text)
         names = {f.name for f in dataclasses.fields(Traits)}
         traits = {name: value for name, value in given["traits"].items() if name in names}
@@ -85,7 +85,7 @@ class HostSettings:
 
 
 class Host:
-    """One process's part in its user's gate."""
+    """The role of one process in its user's gate: leader or follower."""
 
     def __init__(self, settings: HostSettings, log: logging.Logger | None = None) -> None:
         self.settings = settings
@@ -109,7 +109,7 @@ class Host:
         return self.services.backend
 
     async def start(self) -> None:
-        """Lead if nobody does, else follow; what cannot be now is tried again."""
+        """Lead if no process does, else follow; a failed attempt is repeated."""
         if not await self._is_leading():
             if not self.fault:
                 self.log.info("another process of %s hosts the gate; forwarding to it", self.owner)
@@ -117,7 +117,7 @@ class Host:
         self.ready.set()
 
     async def dial(self) -> IOStream:
-        """Connect to the gate: within this process where it lives here, else wherever it is."""
+        """Connect to the gate, within this process if it is hosted here."""
         if self._doors is not None:
             return self._doors.inside()
         fault: OSError = ConnectionError("no gate answers")
@@ -129,7 +129,7 @@ class Host:
         raise fault
 
     async def stop(self, *, successor: bool = True) -> None:
-        """Leave; runs go on, and a process of their own takes over what is unfinished."""
+        """Stop hosting; runs go on, and a new process takes over the unfinished ones."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
@@ -143,7 +143,7 @@ class Host:
             self._start_successor()
 
     def idle_s(self) -> float:
-        """Seconds since anything was asked or unfinished; for a host that ends when unused."""
+        """Return the seconds since the last request or unfinished run."""
         if self._has_unfinished_runs():
             self.services.used_at = awake_time()
         return awake_time() - self.services.used_at
@@ -155,11 +155,11 @@ class Host:
         while True:
             await asyncio.sleep(LOOK_S)
             if await self._is_leading():
-                self.log.info("this process hosts the gate now")
+                self.log.info("this process now hosts the gate")
                 return
 
     async def _is_leading(self) -> bool:
-        """Take the lead if it is free; where that fails, let go of it and keep the reason."""
+        """Take the lead if it is free; on failure, release it and store the reason."""
         if os.environ.get(RUN_VARIABLE):
             await self._have_gate_outside()
             return False
@@ -200,7 +200,7 @@ class Host:
             self.log.warning("the gate of %s runs with other settings: %s", self.owner, differences)
 
     def _addresses(self) -> list[str]:
-        """Where a supervisor reaches this gate, and the one that comes after it."""
+        """Return the addresses by which a supervisor reaches this gate and its successor."""
         own = [str(self._doors.path)] if self._doors is not None and self._doors.path else []
         return [*own, abstract_path(self._claim.name)]
 
@@ -271,7 +271,7 @@ class Host:
         return journal
 
     def _start_successor(self) -> None:
-        """A small process of the user's own that goes on with the queue."""
+        """Start a small process of the user that continues the queue."""
         environ = {**os.environ, SOCKET_VARIABLE: str(self.settings.socket)}
         _start_gate(environ, "--settings", self.settings.as_text())
 
@@ -289,4 +289,4 @@ def _start_gate(environ: dict[str, str], *options: str) -> subprocess.Popen[byte
 
 
 def _say_nothing(_handler: object) -> None:
-    """Requests on the socket are too many, and too dull, for the server's log."""
+    """Do not log requests on the socket: they are too many."""

@@ -27,7 +27,7 @@ class Lines:
     async def fetch(
         self, target: str, *, method: str, headers: Mapping[str, str], body: bytes | None
     ) -> HTTPResponse:
-        """The gate's answer; raises `OSError` where there is none."""
+        """Return the gate's answer; raise `OSError` if there is none."""
         if method == "GET" and _waits(target):
             return await self._look(target, headers)
         return await self._acting.fetch(

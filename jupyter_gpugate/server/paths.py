@@ -1,4 +1,4 @@
-"""The place of the user's own socket, made and checked."""
+"""Makes and checks the place of the user's own socket."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ def check_absolute(path: Path) -> None:
 
 
 def check_length(path: Path) -> None:
-    """Raise `UnsafePath` where the kernel would not take a path for a socket."""
-    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+    """Raise `UnsafePath` for a path that is too long for a unix socket."""
+    size = len(os.fsencode(path))
+    if size > LONGEST_SOCKET_PATH:
         raise UnsafePath(
-            f"{path} is too long for a socket ({LONGEST_SOCKET_PATH} bytes): set {SOCKET_VARIABLE}"
+            f"{path} is too long for a socket ({size} bytes, the limit is {LONGEST_SOCKET_PATH}): "
+            f"set {SOCKET_VARIABLE} to a shorter path"
         )

@@ -16,15 +16,19 @@ LOOK_S = 1.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until nothing was asked and nothing was unfinished for a while, or until a signal."""
+    """Serve until a signal, or until there were no requests and no runs for a while."""
     parser = argparse.ArgumentParser(
         prog="jupyter gpugate serve", description="Hosts a gate without a Jupyter server."
     )
     parser.add_argument("--user", action="store_true", required=True, help="for this user alone")
     parser.add_argument(
-        "--idle", type=float, default=IDLE_S, metavar="SECONDS", help="end after so long unused"
+        "--idle",
+        type=float,
+        default=IDLE_S,
+        metavar="SECONDS",
+        help=f"end after this time without use (default: {IDLE_S:.0f})",
     )
-    # How a server hands its own settings on to the process that goes on with its runs.
+    # A server passes its own settings to the process that continues its runs.
     parser.add_argument("--settings", default="", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -55,6 +59,6 @@ async def _serve(settings: HostSettings, idle_s: float) -> int:
             await asyncio.wait_for(stopping.wait(), LOOK_S)
         except asyncio.TimeoutError:
             continue
-    # Whoever ends this process means it: what is unfinished waits for the next one.
+    # The end of this process is intended: unfinished runs wait for the next one.
     await host.stop(successor=False)
     return 0

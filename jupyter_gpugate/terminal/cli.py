@@ -23,10 +23,10 @@ NOT_OVER: Final = 75
 CANCELLED: Final = 130
 
 _EXIT_CODES: Final = """\
-exit codes of `run`: that of the command itself (128 + N for signal N); 1 when the run failed in any
-other way; 2 for a mistake in the command line; 69 when no gate is available; 75 when the run
-continues without this terminal, as it does after SIGTERM, SIGHUP, or a single interrupt at a
-terminal; 130 when it was cancelled."""
+exit codes of `run`: that of the command itself (128 + N for signal N); 1 if the run failed in
+another way; 2 for a mistake in the command line; 69 if no gate is available; 75 if the run goes on
+without this terminal, as it does after SIGTERM, SIGHUP, or a single interrupt at a terminal; 130 if
+it was cancelled."""
 
 
 _RUN_HELP: Final = "run a command once its memory is free, and wait for its end"
@@ -53,7 +53,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except SubmissionError as error:
         return _complain(options, str(error), "bad_input", MISUSED)
     except GateError as error:
-        return _complain(options, str(error), error.code, _code_of(error), error.detail)
+        message = error.message if options.json else str(error)
+        return _complain(options, message, error.code, _code_of(error), error.detail)
     except KeyboardInterrupt as error:
         return _complain(options, f"interrupted: {error}".rstrip(": "), "interrupted", CANCELLED)
     return code
@@ -81,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="jupyter gpugate",
-        description="Starts a run when the memory it needs is measured to be free.",
+        description="Starts a run when the memory that it needs is measured to be free.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
@@ -101,20 +102,20 @@ def _parser() -> argparse.ArgumentParser:
         usage="jupyter gpugate run NAME [options] -- COMMAND [ARGUMENT ...]",
         epilog=_EXIT_CODES,
     )
-    run.add_argument("name", type=given.run_name, help="its history is kept by this name")
+    run.add_argument("name", type=given.run_name, help="measurements are stored under this name")
     for option in (*given.RUN_OPTIONS, *given.PROGRAM_OPTIONS):
         run.add_argument(option.flag, **option.settings)
-    verb("queue", _queue, "show who runs, who waits and why, and whose the memory is")
-    estimate = verb("estimate", _estimate, "show what a run needs and where each number comes from")
+    verb("queue", _queue, "show active runs, waiting runs with reasons, and the use of memory")
+    estimate = verb("estimate", _estimate, "show the need of a run and the origin of each number")
     estimate.add_argument("name", type=given.run_name, help="the run's name")
     for option in given.ESTIMATE_OPTIONS:
         estimate.add_argument(option.flag, **option.settings)
-    cancel = verb("cancel", _cancel, "stop runs for certain: every process of theirs")
+    cancel = verb("cancel", _cancel, "stop runs with all their processes")
     cancel.add_argument("run_ids", nargs="+", metavar="RUN_ID")
-    release = verb("release", _release, "give back a lock on a GPU, or on the machine")
+    release = verb("release", _release, "remove a lock on a GPU, or on the machine")
     release.add_argument(given.RESOURCE.flag, **given.RESOURCE.settings)
-    verb("doctor", _doctor, "tell what can be measured and enforced here, and why not")
-    verbs.add_parser("serve", help="run a gate in the foreground; `serve --help` says more")
+    verb("doctor", _doctor, "show what can be measured and enforced here, and why not")
+    verbs.add_parser("serve", help="run a gate in the foreground; see `serve --help`")
     return parser
 
 
@@ -186,7 +187,7 @@ def _cancel(options: argparse.Namespace) -> int:
             answers[run_id] = client.cancel(run_id)
         except GateError as error:
             failed = True
-            answers[run_id] = _error(str(error), error.code, error.detail)
+            answers[run_id] = _error(error.message, error.code, error.detail)
             if not options.json:
                 named = "" if run_id in str(error) else f"{run_id}: "
                 say(f"jupyter gpugate: {named}{error}")
@@ -237,12 +238,12 @@ def _serve(argv: list[str]) -> int:
     if attempt_above() is not None and not {"-h", "--help"} & set(argv):
         # A gate in a run would end with it: one is started outside, and this one is not needed.
         connect()
-        print("jupyter gpugate: the gate runs outside of this run", file=sys.stderr)
+        print("jupyter gpugate: the gate is running outside of this run", file=sys.stderr)
         return OK
     return service.main(argv) or OK
 
 
-_TOO_OLD: Final = "a gate needs Python 3.10 or newer, where kernels may be older"
+_TOO_OLD: Final = "a gate needs Python 3.10 or newer; kernels may be older"
 
 
 def _can_measure() -> bool:
@@ -256,7 +257,7 @@ def _left(run_id: str, verdict: Verdict) -> int:
     if verdict.value == "leave":
         from jupyter_gpugate.terminal.follow import say
 
-        say(f"it goes on; `jupyter gpugate cancel {run_id}` stops it")
+        say(f"the run goes on; `jupyter gpugate cancel {run_id}` stops it")
         return NOT_OVER
     return CANCELLED
 

@@ -125,7 +125,7 @@ def warn_of_lost_input() -> None:
     except OSError:
         return
     if unread[0] > 0:
-        say("the command's standard input is empty: what is offered here does not reach it")
+        say("the command's standard input is empty: piped input does not reach it")
 
 
 def say(line: str) -> None:

@@ -93,7 +93,7 @@ def test_two_of_three_start_together_and_the_third_by_itself(
     assert numbers["floor_bytes"] == 256 * MB
     left = numbers["free_bytes"] - numbers["floor_bytes"] - numbers["reserved_bytes"]
     assert left == numbers["room_bytes"] < need
-    for word in ("needs", "free", "floor", "reserved"):
+    for word in ("needs", "free", "kept back", "promised"):
         assert word in waiting["reasons"][0]["message"]
 
     small = server.submit("small", evaluation(1, release), hints={"vram_bytes": GB})

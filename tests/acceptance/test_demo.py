@@ -163,8 +163,8 @@ def test_without_a_gpu_ram_alone_decides(tmp_path: Path) -> None:
         assert told[1] - told[0] == pytest.approx(300 * MB, rel=0.05)
         out = pair[0].out
         why = re.search(
-            r"needs ([\d,]+) MB of RAM, room is ([\d,]+) MB = ([\d,]+) MB free - ([\d,]+) MB floor"
-            r" - ([\d,]+) MB reserved",
+            r"needs ([\d,]+) MB of RAM; ([\d,]+) MB usable: ([\d,]+) MB free, "
+            r"less ([\d,]+) MB kept back, less ([\d,]+) MB promised",
             out,
         )
         assert why is not None, out

@@ -126,7 +126,7 @@ def test_a_card_in_another_environment_says_where_its_numbers_come_from(
     """Each number of the estimate carries its origin inline, also in the other environment."""
     body = "%%gated_eval origin\nx = bytearray(50_000_000)"
     assert "first run of this code" in other_notebook.run(body).text
-    assert " MB measured, n = 1, + " in other_notebook.run(body).text
+    assert " MB measured, from 1 run, plus " in other_notebook.run(body).text
 
 
 def test_without_cloudpickle_what_the_notebook_defines_is_refused_with_the_remedy(
@@ -276,7 +276,7 @@ def test_an_edit_of_a_module_that_is_not_installed_makes_other_code(
     body = "%%gated_eval module --output n\nimport helper\nn = helper.size()\nx = bytearray(n)"
     assert "first run of this code" in notebook.run(body).text
     module.write_text("# said in passing\ndef size( ):\n\n    return 1_000_000\n")
-    assert "measured, n = 1" in notebook.run(body + "  # and here").text
+    assert "measured, from 1 run" in notebook.run(body + "  # and here").text
     module.write_text("def size():\n    return 2_000_000\n")
     assert "measured, n =" not in notebook.run(body).text
     assert notebook.value("n") == 2_000_000

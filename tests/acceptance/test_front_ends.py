@@ -250,7 +250,7 @@ def test_a_gated_cell_in_a_terminal(places: Places, ipython: Terminal) -> None:
     assert ended(places, run_id) == "cancelled"
     assert processes_of(run_id) == []
     ipython.types("%gpu_queue")
-    ipython.hears("no run is live and none is waiting")
+    ipython.hears("no run is active and none is waiting")
     ipython.types("6 * 7")
     ipython.hears("42")
 
@@ -301,7 +301,7 @@ def test_one_ctrl_c_at_a_terminal_leaves_the_run(places: Places) -> None:
         work.begins()
         opened.child.sendintr()
         opened.hears(ASKS)
-        opened.hears("it goes on; `jupyter gpugate cancel")
+        opened.hears("the run goes on; `jupyter gpugate cancel")
         assert opened.ends() == 75
     work.end()
     assert ended(places, run_id) == "completed"

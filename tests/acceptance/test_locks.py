@@ -26,9 +26,7 @@ def notebook(server: Served) -> Iterator[UserNotebook]:
 def test_a_lock_keeps_runs_out_until_it_is_released(notebook: UserNotebook, server: Served) -> None:
     """While a notebook has locked the machine nothing starts; its release lets the run go."""
     said = notebook.run("%gpu_lock --time 1h").text.strip()
-    assert said.startswith(
-        "the machine is closed to your runs for 60 min, or until this kernel ends"
-    )
+    assert said.startswith("the machine is locked: for 60 min, or until this kernel ends")
     run_id = server.submit("patient", "print('its turn')")
     reason = server.waiting(run_id, "lock")["reasons"][0]
     assert "locked" in reason["message"]
@@ -81,7 +79,7 @@ def test_a_lock_of_one_device_leaves_the_machine_open(
     [
         ("%gpu_lock 7", "no device '7' here"),
         ("%gpu_lock --time 3h", "2h at most"),
-        ("%gpu_lock --time soon", "such as 90s, 30m or 4h"),
+        ("%gpu_lock --time soon", "write 90s, 30m or 4h"),
         ("%gpu_release 7", "no device '7' here"),
     ],
 )
@@ -93,7 +91,7 @@ def test_a_mistake_in_a_lock_is_one_line(notebook: UserNotebook, line: str, word
 def test_a_panel_says_the_same_where_there_are_no_widgets(notebook: UserNotebook) -> None:
     """The panel carries the queue as text and HTML beside its widget."""
     shown = notebook.run("%gpu_panel")
-    assert "no run is live and none is waiting" in shown.text
+    assert "no run is active and none is waiting" in shown.text
 
 
 def test_a_number_names_the_board_that_is_there(
@@ -155,7 +153,7 @@ def test_a_lock_says_which_runs_it_finds_at_work(tmp_path: Path, notebook: UserN
     notebook.run(f"%%gated_eval busy --gpus 0 --detach\n{cell}")
     until(lambda: "running" in notebook.run("%gpu_queue").text, "it runs")
     said = notebook.run("%gpu_lock").text
-    assert "closed to your runs" in said
+    assert "is locked: for" in said
     assert "Still running there: " in said
     assert "(busy)" in said
     go_on.touch()

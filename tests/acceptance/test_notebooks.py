@@ -129,11 +129,13 @@ def test_the_first_run_shows_how_the_gate_learns(executed: Executed) -> None:
     """After each run the estimate rests on one more: measured first, then on a line through two."""
     lines = text(executed[FIRST], "estimate").splitlines()
     assert lines[0] == "digits"
-    assert re.fullmatch(r"  RAM \d+ MB measured, n = 1, \+ \d+ MB margin", lines[1])
-    assert re.fullmatch(r"in all: RAM \d+ MB", lines[2])
+    assert re.fullmatch(r"  RAM \d+ MB measured, from 1 run, plus \d+ MB safety margin", lines[1])
+    assert re.fullmatch(r"total: RAM \d+ MB", lines[2])
     assert re.fullmatch(r"(up to )?\d+ workers?.* fits? now", lines[3])
     fitted = text(executed[FIRST], "estimate-four").splitlines()[1]
-    assert re.fullmatch(r"  RAM \d+ MB fitted over workers 1, 2, n = 2, \+ \d+ MB margin", fitted)
+    assert re.fullmatch(
+        r"  RAM \d+ MB fitted over workers 1, 2, from 2 runs, plus \d+ MB safety margin", fitted
+    )
 
 
 @pytest.mark.parametrize("cell_id", ["one-worker", "again"])
@@ -146,7 +148,7 @@ def test_each_gated_cell_leaves_one_card_that_any_page_can_show(
     lines = card["data"]["text/plain"].splitlines()
     assert re.fullmatch(rf"digits · completed · {RUN_ID}", lines[0])
     assert "  episodes  6 of 6" in lines
-    assert any(re.fullmatch(r"  peak +RAM \d+ MB of [\d,]+ MB charged", line) for line in lines)
+    assert any(re.fullmatch(r"  peak +RAM: \d+ of [\d,]+ MB reserved", line) for line in lines)
     page = Words(card["data"]["text/html"])
     assert page.tags.isdisjoint({"script", "iframe", "link", "img", "onclick"})
     assert set(" ".join(lines).split()) <= set(page.words)
@@ -157,7 +159,7 @@ def test_the_queue_stays_readable_in_a_saved_notebook(executed: Executed) -> Non
     (shown,) = outputs(executed[FIRST], "queue")
     assert set(shown["data"]) == {"text/plain", "text/html"}
     assert re.search(r"^  RAM +[\d,]+ MB", shown["data"]["text/plain"], re.MULTILINE)
-    for words in ("no run is live and none is waiting", "room", "others"):
+    for words in ("no run is active and none is waiting", "usable", "others"):
         assert words in shown["data"]["text/plain"]
         assert words in shown["data"]["text/html"]
 
@@ -167,7 +169,13 @@ def test_a_converted_notebook_still_tells_the_story(executed: Executed, exporter
     """What nbconvert makes of the executed tutorial says what the cards and the estimates say."""
     page, _ = exporter().from_notebook_node(executed[FIRST])
     words = " ".join(Words(page).words)
-    for told in ("6 of 6", "completed", "charged", "measured, n = 1", "fitted over workers 1, 2"):
+    for told in (
+        "6 of 6",
+        "completed",
+        "reserved",
+        "measured, from 1 run",
+        "fitted over workers 1, 2",
+    ):
         assert told in words
 
 
@@ -178,7 +186,7 @@ def test_a_converted_notebook_still_tells_the_story(executed: Executed, exporter
 def test_a_run_behind_a_lock_says_so_wherever_one_looks(executed: Executed) -> None:
     """Card, handle and queue name the lock; once it is given back, the same run starts."""
     notebook = executed[WAITING]
-    assert text(notebook, "lock").startswith("the machine is closed to your runs for 10 min")
+    assert text(notebook, "lock").startswith("the machine is locked: for 10 min")
     reason = "this machine is locked for interactive use by"
     card = text(notebook, "patient")
     assert re.match(rf"patient · waiting, number 1 in the queue · {RUN_ID}\n", card)
@@ -212,7 +220,7 @@ def test_a_run_that_waits_for_its_own_notebook_is_told_so_first(executed: Execut
     short = megabytes(told, "short")
     assert 0 < short <= megabytes(told, "held")
     # A need is rounded up, and what there is down.
-    assert 0 <= megabytes(told, "need") - megabytes(told, "room") - short <= 2
+    assert 0 <= megabytes(told, "need") - megabytes(told, "usable") - short <= 2
     ended = text(notebook, "free").splitlines()
     assert ended[0].startswith("too-big · completed · ")
     assert "    | there was enough memory after all" in ended
@@ -238,7 +246,9 @@ def test_a_command_is_measured_as_a_cell_is(executed: Executed) -> None:
     """After its one run the estimate in the terminal is a measurement."""
     estimate = text(executed[TERMINAL], "estimate").splitlines()
     assert estimate[0] == "digits-script"
-    assert re.fullmatch(r"  RAM \d+ MB measured, n = 1, \+ \d+ MB margin", estimate[1])
+    assert re.fullmatch(
+        r"  RAM \d+ MB measured, from 1 run, plus \d+ MB safety margin", estimate[1]
+    )
 
 
 def test_terminal_and_notebook_see_the_same_run(executed: Executed) -> None:
@@ -266,7 +276,9 @@ def test_two_workers_share_what_one_has_done(executed: Executed) -> None:
     assert shares == "['worker 0 of 2 had 4 episodes', 'worker 1 of 2 had 4 episodes']"
     assert same == "[True, True]"
     fitted = text(notebook, "estimate").splitlines()[1]
-    assert re.fullmatch(r"  RAM \d+ MB fitted over workers 1, 2, n = 2, \+ \d+ MB margin", fitted)
+    assert re.fullmatch(
+        r"  RAM \d+ MB fitted over workers 1, 2, from 2 runs, plus \d+ MB safety margin", fitted
+    )
 
 
 def test_a_worker_that_fails_takes_its_run_along(executed: Executed) -> None:

@@ -181,7 +181,7 @@ def test_the_panel_stays_live_while_the_kernel_is_busy(
     page = notebook("panel.ipynb", [LOAD, "%gpu_panel", "import time\ntime.sleep(3600)"], face)
     page.idle()
     page.run(0, 1)
-    page.says(1, "no run is live and none is waiting")
+    page.says(1, "no run is active and none is waiting")
     page.run(2)
     run_id = lab.submit("elsewhere", "import time\ntime.sleep(3600)")
     page.says(1, run_id)
@@ -192,7 +192,7 @@ def test_the_panel_stays_live_while_the_kernel_is_busy(
     row.get_by_role("button").click()
     expect(row.get_by_role("button")).to_have_attribute("data-armed", "")
     row.get_by_role("button").click()
-    page.says(1, "no run is live and none is waiting")
+    page.says(1, "no run is active and none is waiting")
     assert lab.ended(run_id)["end"] == "cancelled"
 
 

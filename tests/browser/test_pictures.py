@@ -113,13 +113,13 @@ def test_a_card_waits_runs_and_is_measured(
     notebook.run(0, 1)
     card = notebook.output(1).locator(".jp-RenderedHTML").first
     lab.waiting(notebook.run_id(1), "fit")
-    expect(card).to_contain_text("reserved for runs that may still use it", timeout=PATIENCE_MS)
+    expect(card).to_contain_text("promised to runs that may still use it", timeout=PATIENCE_MS)
     notebook.order(1, "cancel").wait_for()
     taken(card, folder / "waiting.png")
 
     lab.ask("POST", f"/runs/{first}/cancel")
     notebook.says(1, "4 of 6")
-    held = re.compile(r"RAM 1,\d\d\d MB of [\d,]+ MB charged")
+    held = re.compile(r"RAM: 1,\d\d\d of [\d,]+ MB reserved")
     expect(card).to_contain_text(held, timeout=PATIENCE_MS)
     taken(card, folder / "running.png")
     go.touch()
@@ -130,8 +130,8 @@ def test_a_card_waits_runs_and_is_measured(
     notebook.says(2, "completed")
     notebook.idle()
     card = notebook.output(2).locator(".jp-RenderedHTML").first
-    expect(card).to_contain_text("measured, n = 1", timeout=PATIENCE_MS)
-    expect(card).to_contain_text("by what earlier runs needed")
+    expect(card).to_contain_text("measured, from 1 run", timeout=PATIENCE_MS)
+    expect(card).to_contain_text("as earlier runs needed")
     taken(card, folder / "measured.png")
 
 

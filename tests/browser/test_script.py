@@ -249,7 +249,7 @@ def test_the_panel_has_a_button_for_each_run_and_for_nothing_else(opened: Opened
     expect(place.get_by_role("button")).to_have_count(2)
     row = place.locator("tr", has_text="r2").first
     assert row.locator("td").all_inner_texts()[1:3] == ["r2", "r2"]
-    head = place.locator("tr", has_text="used of charge")
+    head = place.locator("tr", has_text="used of reserved")
     assert head.locator("td").count() == row.locator("td").count()
     assert page.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     row.get_by_role("button").click()

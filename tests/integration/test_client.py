@@ -267,13 +267,16 @@ def test_a_folder_of_another_user_is_not_trusted(gate: GateStandIn) -> None:
 
 
 def test_a_refusal_keeps_the_gates_words_and_numbers(gate: GateStandIn) -> None:
-    """What the gate says about a bad request reaches the caller whole."""
+    """What the gate says about a bad request reaches the caller whole; a person does not get the
+    name of a field of the HTTP interface.
+    """
     detail = {"field": "hints.ram_bytes", "limit_bytes": 24}
     body = {"error": "bad_input", "message": "hints.ram_bytes: needs more", "detail": detail}
     gate.refusals[("POST", "/runs")] = (400, body)
     with pytest.raises(GateError) as refusal:
         connect(start=False).submit({"name": "x"})
-    assert str(refusal.value) == "hints.ram_bytes: needs more"
+    assert refusal.value.message == "hints.ram_bytes: needs more"
+    assert str(refusal.value) == "needs more"
     assert (refusal.value.code, refusal.value.status) == ("bad_input", 400)
     assert refusal.value.detail == detail
 

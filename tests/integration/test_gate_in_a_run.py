@@ -100,11 +100,11 @@ def test_a_gate_that_cannot_be_outside_is_not_started(
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(discovery, "START_WAIT_S", PATIENCE_S)
     monkeypatch.setattr(enclosing_run, "attempt_above", lambda: tmp_path / "gone")
-    with pytest.raises(GateUnreachable, match="start it outside"):
+    with pytest.raises(GateUnreachable, match="start one outside"):
         discovery.start_gate()
     (tmp_path / "attempt").mkdir()
     monkeypatch.setattr(enclosing_run, "TAKEN_S", 0.2)
     monkeypatch.setattr(enclosing_run, "attempt_above", lambda: tmp_path / "attempt")
-    with pytest.raises(GateUnreachable, match="start it outside"):
+    with pytest.raises(GateUnreachable, match="start one outside"):
         discovery.start_gate()
     assert list((tmp_path / "attempt").iterdir()) == []

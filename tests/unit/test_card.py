@@ -83,7 +83,7 @@ def both(state: dict[str, Any], note: str = "") -> list[str]:
 def test_each_number_of_the_estimate_says_where_it_comes_from() -> None:
     """A measured need shows its runs and its margin, a fitted one what it was fitted over."""
     for shown in both(run(estimate={"terms": [VRAM_TERM, RAM_TERM]})):
-        assert "VRAM 2,049 MB measured, n = 7, + 125 MB margin" in shown
+        assert "VRAM 2,049 MB measured, from 7 runs, plus 125 MB safety margin" in shown
         assert "RAM 3,515 MB fitted over workers 1, 2, 4" in shown
 
 
@@ -111,7 +111,7 @@ def test_a_gap_in_the_estimate_is_called_unknown_not_zero() -> None:
     """A term without a number says so, with whatever is known instead of it."""
     gap = {"resource": "vram", "holder": "run", "need_bytes": None, "prior_bytes": 900 * MB}
     for shown in both(run(estimate={"terms": [gap]})):
-        assert "VRAM not known yet (other source of this name needed 900 MB)" in shown
+        assert "VRAM unknown (an earlier version needed 900 MB)" in shown
         assert "VRAM 0" not in shown
 
 
@@ -130,21 +130,21 @@ def test_the_dominant_reason_and_the_forecast_are_shown() -> None:
     for shown in both(run(position=2, eta_s=250, reasons=reasons)):
         assert "waiting, number 2 in the queue" in shown
         assert "needs 2,174 MB of GPU 0, room is 12 MB" in shown
-        assert "likely in about 4 min" in shown
+        assert "in about 4 min at the earliest" in shown
         assert "too many runs" not in shown
 
 
 def test_without_a_forecast_no_time_is_promised() -> None:
     """A run whose start nobody can foresee shows no time at all."""
-    assert "likely" not in card.text(run(eta_s=None))
+    assert "earliest" not in card.text(run(eta_s=None))
 
 
 def test_memory_is_shown_against_the_charge_per_resource() -> None:
-    """A live run shows, with a bar, what it used of charge; what was not read is not 0."""
+    """A live run shows, with a bar, what it used of reserved; what was not read is not 0."""
     for shown in both(running()):
-        assert "GPU 0 1,812 MB of 2,174 MB charged" in shown
+        assert "GPU 0: 1,812 of 2,174 MB reserved" in shown
         assert "GPU 0 (NVIDIA L4)" in shown
-        assert "RAM: not read yet, 3,771 MB charged" in shown
+        assert "RAM: not measured yet, 3,771 MB reserved" in shown
         assert "37 of 100" in shown
     assert re.findall(r"width:(\d+)%", card.html(running())) == ["37", "83"]
 
@@ -153,14 +153,14 @@ def test_memory_is_shown_against_the_charge_per_resource() -> None:
     ("enforcement", "effect"),
     [
         ("enforced", "enforced: exceeding it fails only this run"),
-        ("advised", "advised: passed to the framework"),
+        ("advised", "passed to the framework, not enforced"),
         ("none", "not enforced"),
     ],
 )
 def test_the_cap_says_how_far_it_binds(enforcement: str, effect: str) -> None:
     """A cap that nobody enforces never looks like one that is enforced."""
     for shown in both(running(enforcement=enforcement)):
-        assert f"GPU 0 1,900 MB, {effect}" in shown
+        assert f"GPU 0 1,900 MB ({effect}" in shown
 
 
 @pytest.mark.parametrize(("held", "width"), [(0, 0), (1087, 50), (9000, 100)])
@@ -190,18 +190,18 @@ def test_the_end_shows_its_reason_its_words_and_its_peaks() -> None:
         assert "failed (time limit)" in shown
         assert "ValueError: no such file" in shown
         assert "the run counts as one episode" in shown
-        assert "GPU 0 2,049 MB of 2,174 MB charged" in shown
-        assert "admitted" in shown
+        assert "GPU 0: 2,049 of 2,174 MB reserved" in shown
+        assert "as earlier runs needed" in shown
 
 
 def test_a_cancel_shows_by_what_means_it_came_and_what_is_left() -> None:
     """The end of a cancelled run names the means, the milliseconds and the survivors."""
     gone = {"means": "term + kill", "ms": 10412, "survivors": []}
-    assert "by TERM, then KILL in 10,412 ms; nothing is left" in card.text(
+    assert "by force, after it ignored the request to stop (10.41 s)" in card.text(
         run(status="ended", kill=gone)
     )
     stuck = {**gone, "survivors": [[4711, 99], 4712]}
-    assert "still there: 4711, 4712" in card.text(run(status="ended", kill=stuck))
+    assert "still running: 4711, 4712" in card.text(run(status="ended", kill=stuck))
 
 
 def test_output_is_shown_as_a_terminal_would() -> None:
@@ -326,7 +326,7 @@ def test_the_card_tells_how_to_stop_the_run() -> None:
     ("name", "value", "said"),
     [
         ("need_bytes", (100 << 20) + 1, "need 101 MB"),
-        ("room_bytes", (100 << 20) - 1, "room 99 MB"),
+        ("room_bytes", (100 << 20) - 1, "usable 99 MB"),
         ("runs", 2, "runs 2"),
     ],
 )
@@ -337,7 +337,7 @@ def test_a_number_never_flatters(name: str, value: int, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("evidence", "words"),
-    [("own_cap", "it reached its own cap"), ("device_full", "the GPU was full"), ("new", "new")],
+    [("own_cap", "it reached its own limit"), ("device_full", "the GPU was full"), ("new", "new")],
 )
 def test_an_end_for_want_of_memory_says_what_shows_it(evidence: str, words: str) -> None:
     """Whether the run's own cap or a full device stopped it stands beside its end."""

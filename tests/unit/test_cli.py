@@ -144,8 +144,8 @@ def test_as_json_the_end_is_one_document(
     [
         (["run", "n"], "no command: jupyter gpugate run NAME -- COMMAND"),
         (["run", "n", "--"], "no command"),
-        (["run", "a/b", "--", "true"], "`a/b` is no name"),
-        (["run", "n", "--hint-vram", "2", "--", "true"], "`2` is no size"),
+        (["run", "a/b", "--", "true"], "`a/b` is not a valid name"),
+        (["run", "n", "--hint-vram", "2", "--", "true"], "`2` is not a size"),
         (["run", "n", "--workers", "2", "--", "true"], "unrecognized arguments: --workers"),
         (["run", "n", "true"], "unrecognized arguments: true; put -- before the command"),
         (["run", "n", "--vram=2GB", "--", "true"], "--vram=2GB; did you mean --hint-vram?"),
@@ -182,7 +182,7 @@ def test_what_the_gate_refuses_is_a_sentence_or_a_document(
     error = {"error": "bad_request", "message": "gpus: asks for 4", "detail": {"field": "gpus"}}
     gate.refusals[("POST", "/runs")] = (400, error)
     told = mistake(capsys, "run", "n", "--gpus", "4", "--", "true")
-    assert told == "jupyter gpugate: gpus: asks for 4\n"
+    assert told == "jupyter gpugate: asks for 4\n"
     assert cli.main(["run", "n", "--json", "--", "true"]) == cli.MISUSED
     assert json.loads(capsys.readouterr().out) == error
 
@@ -252,7 +252,7 @@ def test_the_end_of_a_terminal_is_not_the_runs(gate: GateStandIn, number: int) -
         _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == cli.NOT_OVER
     assert gate.bodies(f"/runs/{run_id}/cancel") == []
-    assert said.splitlines()[1:] == [f"it goes on; `jupyter gpugate cancel {run_id}` stops it"]
+    assert said.splitlines()[1:] == [f"the run goes on; `jupyter gpugate cancel {run_id}` stops it"]
 
 
 def test_numbers_alone_are_told_at_most_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
@@ -391,7 +391,7 @@ def test_the_queue_is_a_table_or_the_snapshot_itself(
 def test_an_empty_queue_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing to show is shown as such."""
     assert cli.main(["queue"]) == cli.OK
-    assert "no run is live and none is waiting" in capsys.readouterr().out
+    assert "no run is active and none is waiting" in capsys.readouterr().out
 
 
 def test_an_estimate_is_asked_by_name(
@@ -400,7 +400,7 @@ def test_an_estimate_is_asked_by_name(
     """The question carries what was said and nothing else."""
     assert cli.main(["estimate", "resnet", "--workers", "2"]) == cli.OK
     assert gate.asked[-1].query == {"name": "resnet", "workers": "2"}
-    assert "nothing is known" in capsys.readouterr().out
+    assert "no run of this name" in capsys.readouterr().out
 
 
 def test_cancel_stops_each_run_that_is_named(
@@ -462,7 +462,7 @@ def test_a_reader_that_has_had_enough_is_no_error(gate: GateStandIn) -> None:
     [
         (1, "1 worker fits now"),
         (3, "up to 3 workers fit now"),
-        (64, "64 workers, the most a run can have, fit now"),
+        (64, "64 workers, the maximum of a run, fit now"),
     ],
 )
 def test_how_many_workers_fit_is_told_in_words(
@@ -485,11 +485,11 @@ def test_doctor_tells_what_is_measured_and_why_something_is_not(
         "RAM is measured: 2,048 MB free of 8,192 MB, as the limit of cgroup /user.slice allows",
         "allows, in which the gate runs.",
         "GPU 0 (NVIDIA L4) is measured (nvml-v2): 20,480 MB free of 23,552 MB.",
-        "GPU 0 (NVIDIA L4) does not tell who holds its memory: not supported in this container.",
+        "GPU 0 (NVIDIA L4): holders of its memory are unknown: not supported in this container.",
         "GPU 1 (NVIDIA L4) cannot be measured: the GPU is lost.",
         "another PID namespace",
-        "capped at the charge",
-        "have no cap",
+        "limited to its reserved GPU memory",
+        "have no limit",
     ):
         assert words in said
 

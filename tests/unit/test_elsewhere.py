@@ -144,7 +144,7 @@ def test_an_estimate_says_why_nothing_is_known() -> None:
     state = tick.written()
     term = estimate_on(state.calibration, request(vram=None, ram=None), None, "").term(RAM)
     assert term.need_bytes is None
-    assert "600 MB rose and fell elsewhere" in term.note
+    assert "600 MB outside of it rose and fell" in term.note
     assert state.ended["run"].elsewhere == {RAM: 600 * MB}
 
 

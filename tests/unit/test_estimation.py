@@ -364,7 +364,7 @@ def test_a_program_that_fills_its_charge_needs_its_peak(charge: int) -> None:
     """A peak within 3 % of the charge shows what was given: no margin on top."""
     found = term([ran(2000, charge_mb=charge)])
     assert found.need_bytes == mb(2000)
-    assert found.note == "fills what it is given: the peak itself"
+    assert found.note == "fills all memory that it is given: the peak itself"
 
 
 @pytest.mark.parametrize(("given", "need"), [(2009, 2000), (2010, 2000 + 140 + 64)])

@@ -25,14 +25,17 @@ FIT = {
     "total_bytes": 24 * GB,
 }
 WORDS = [
-    (Reason(Check.PARKED), "parked: the server that submitted it is away; it keeps its place"),
+    (
+        Reason(Check.PARKED),
+        "parked: the server that submitted it is not responding; it keeps its place",
+    ),
     (
         Reason(Check.LOCK, MACHINE, who=("bob",)),
-        "this machine is locked for interactive use by bob (%gpu_release opens it)",
+        "this machine is locked for interactive use by bob (%gpu_release unlocks it)",
     ),
     (
         Reason(Check.LOCK, GPU, who=("bob",)),
-        "GPU 0 (NVIDIA L4) is locked for interactive use by bob (%gpu_release opens it)",
+        "GPU 0 (NVIDIA L4) is locked for interactive use by bob (%gpu_release unlocks it)",
     ),
     (Reason(Check.DRAIN, who=("upgrade",)), "your gate starts no new runs (upgrade)"),
     (
@@ -41,19 +44,19 @@ WORDS = [
     ),
     (
         Reason(Check.LIMITS, GPU, {"running": 8, "limit": 8}),
-        "GPU 0 (NVIDIA L4) has 8 of your runs, and takes at most 8",
+        "GPU 0 (NVIDIA L4) has 8 of your runs, the maximum is 8",
     ),
     (
         Reason(Check.LIMITS, None, {"running": 2, "limit": 2}),
-        "2 of your runs are live, and a user may have at most 2",
+        "2 of your runs are active, the maximum is 2",
     ),
     (
         Reason(Check.MISSING, GPU),
-        "GPU 0 (NVIDIA L4) is missing: it was there, and is not any more",
+        "GPU 0 (NVIDIA L4) is missing: it was found earlier and is gone",
     ),
     (
         Reason(Check.MISSING, GPU, who=("GPU is lost",)),
-        "GPU 0 (NVIDIA L4) is missing: it was there, and is not any more (GPU is lost)",
+        "GPU 0 (NVIDIA L4) is missing: it was found earlier and is gone (GPU is lost)",
     ),
     (
         Reason(Check.MISSING, None, {"wanted": 2, "present": 1}),
@@ -61,11 +64,11 @@ WORDS = [
     ),
     (
         Reason(Check.STALE, RAM, {"age_ms": 4900}),
-        "there is no fresh reading of RAM: the last one is 5 s old; live runs go on",
+        "there is no current reading of RAM: the last one is 5 s old; active runs go on",
     ),
     (
         Reason(Check.STALE, GPU),
-        "there is no fresh reading of GPU 0 (NVIDIA L4); live runs go on",
+        "there is no current reading of GPU 0 (NVIDIA L4); active runs go on",
     ),
     (
         Reason(Check.UNMEASURED, GPU, who=("Not Supported",)),
@@ -73,26 +76,26 @@ WORDS = [
     ),
     (
         Reason(Check.UNMEASURED, GPU, {"usable_bytes": GB}),
-        "GPU 0 (NVIDIA L4) cannot be measured, and nothing says what this run needs: give a hint",
+        "GPU 0 (NVIDIA L4) cannot be measured, and the need of this run is unknown: give a hint",
     ),
     (
         Reason(Check.WATCH_SLOT, GPU, who=("r1",)),
-        "GPU 0 (NVIDIA L4) is watching another unmeasured run until it settles: r1",
+        "GPU 0 (NVIDIA L4) takes one unmeasured run at a time: waits until r1 is measured",
     ),
     (
         Reason(Check.OVERRUN, RAM, who=("r1",)),
-        "a run holds more of RAM than it was charged: r1",
+        "a run uses more of RAM than was reserved for it: waits for r1",
     ),
     (
         Reason(Check.FIT, GPU, FIT),
         (
-            "needs 10,241 MB of GPU 0 (NVIDIA L4), room is 8,959 MB = 12,288 MB free - 256 MB floor"
-            " - 3,073 MB reserved for runs that may still use it"
+            "needs 10,241 MB of GPU 0 (NVIDIA L4); 8,959 MB usable: 12,288 MB free, less 256 MB "
+            "kept back, less 3,073 MB promised to runs that may still use it"
         ),
     ),
     (
         Reason(Check.JOURNAL),
-        "it would start, but the gate cannot write its journal; nothing starts until it can",
+        "it could start, but the gate cannot write its journal; no run starts until it can",
     ),
 ]
 
@@ -129,8 +132,8 @@ def test_the_declared_ledger_has_words_of_its_own() -> None:
     }
     words = explain(gate(), Reason(Check.FIT, GPU, numbers))
     assert words == (
-        "needs 5,120 MB of GPU 0 (NVIDIA L4), room is 4,096 MB = 20,480 MB declared usable"
-        " - 16,384 MB declared for runs"
+        "needs 5,120 MB of GPU 0 (NVIDIA L4); 4,096 MB usable: 20,480 MB declared usable, less "
+        "16,384 MB declared for runs"
     )
 
 
@@ -159,8 +162,8 @@ def test_others_are_named_by_what_they_hold() -> None:
     state, _ = observe(gate(), seen, NOW)
     words = explain(state, Reason(Check.EXTERNAL_HOLDS, GPU, FIT))
     assert words == (
-        "needs 10,241 MB of GPU 0 (NVIDIA L4), and with every run ended the room would be"
-        " 20,480 MB; held by others: train.ipynb 5,120 MB, pid 30 4,096 MB, pid 40 3,072 MB,"
+        "needs 10,241 MB of GPU 0 (NVIDIA L4); only 20,480 MB would be usable after every run has"
+        " ended; used by others: train.ipynb 5,120 MB, pid 30 4,096 MB, pid 40 3,072 MB,"
         " pid 50 2,048 MB, others 1,024 MB"
     )
 
@@ -174,14 +177,16 @@ def test_what_a_process_holds_is_not_called_nothing_where_it_cannot_be_read() ->
     )
     state, _ = observe(gate(), seen, NOW)
     words = explain(state, Reason(Check.EXTERNAL_HOLDS, GPU, FIT))
-    assert words.endswith("held by others: pid 30 4,096 MB, others 2,048 MB")
+    assert words.endswith("used by others: pid 30 4,096 MB, others 2,048 MB")
 
 
 def test_where_nobody_can_be_named_that_is_said() -> None:
     """A device that lists nobody does not become a device that nobody uses."""
     seen = sample(free={GPU: 9 * GB}, lists={GPU: None})
     state, _ = observe(gate(), seen, NOW)
-    assert explain(state, Reason(Check.EXTERNAL_HOLDS, GPU, FIT)).endswith("cannot be told here")
+    assert explain(state, Reason(Check.EXTERNAL_HOLDS, GPU, FIT)).endswith(
+        "cannot be identified here"
+    )
 
 
 def test_resources_have_names() -> None:

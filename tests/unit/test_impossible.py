@@ -65,7 +65,8 @@ def test_more_devices_than_there_are() -> None:
     none = problem(gate(boards=()))
     assert none is not None
     assert (
-        none.message == "gpus: 1 asked for, and this machine has no GPU: ask for 0, or leave it out"
+        none.message
+        == "gpus: the run asks for 1, but this machine has no GPU: ask for 0, or leave it out"
     )
 
 

@@ -248,10 +248,10 @@ def test_inputs_of_a_refused_run_are_removed(
     ("cell", "told"),
     [
         ("%%gated_eval\n1", "%%gated_eval NAME --episodes N"),
-        ("%%gated_eval a/b\n1", "argument name: `a/b` is no name"),
-        ("%%gated_eval n --hint-vram 2\n1", "argument --hint-vram: `2` is no size: write one such"),
+        ("%%gated_eval a/b\n1", "argument name: `a/b` is not a valid name"),
+        ("%%gated_eval n --hint-vram 2\n1", "argument --hint-vram: `2` is not a size: write 2GB"),
         ("%%gated_eval n --episodes 0\n1", "argument --episodes: `0` must be a whole number"),
-        ("%%gated_eval n --max-wait 5\n1", "argument --max-wait: `5` is no time"),
+        ("%%gated_eval n --max-wait 5\n1", "argument --max-wait: `5` is not a time"),
         ("%%gated_eval n --set batch\n1", "argument --set: `batch` must be NAME=VALUE"),
         ("%%gated_eval n --class soon\n1", "argument --class: invalid choice"),
         ("%%gated_eval n --nonsense\n1", "unrecognized arguments: --nonsense"),
@@ -269,7 +269,8 @@ def test_inputs_of_a_refused_run_are_removed(
         ("%%gated_eval n\nx = 5 5", "line 2 `x = 5 5`"),
         ("%%gated_eval n --input gen\ngen", "--input gen: `gen` cannot be given to a run"),
         ("# first\n%%gated_eval n --gpus 0\n1", "`%%gated_eval n --gpus 0` must be the first line"),
-        ("1\n\n%%gated_eval n\n1", "move what is above it to below it"),
+        ("1\n\n%%gated_eval n\n1", "move the lines above it further down"),
+        ("%gated_eval n --gpus 0", "use `%%gated_eval n --gpus 0`, with two %, on the first line"),
         ("%%gated_eval n --set lr=0.1\nlr", '`lr` is a value of `--set`: write `params["lr"]` in'),
         ("%%gated_eval n --set-free value=1\nvalue", 'write `params["value"]` in the cell, or add'),
         ("%gpu_cancel", "required: RUN_ID"),
@@ -287,10 +288,11 @@ def test_a_mistake_is_one_line_that_says_what_to_do(
 
 
 def test_what_the_gate_finds_wrong_is_one_line_too(notebook: Notebook, gate: GateStandIn) -> None:
-    """A refusal that names field and numbers is shown as it is."""
-    message = "hints.ram_bytes: needs 4,096 MB of RAM, this machine has 2,048 MB"
-    gate.refusals[("POST", "/runs")] = (400, {"error": "bad_request", "message": message})
-    assert notebook.usage_error("%%gated_eval big --hint-ram 4GB\n1") == f"UsageError: {message}"
+    """A refusal is shown as it is, without the name of a field of the HTTP interface."""
+    sentence, field = "needs 4,096 MB of RAM, this machine has 2,048 MB", "hints.ram_bytes"
+    error = {"error": "bad_request", "message": f"{field}: {sentence}", "detail": {"field": field}}
+    gate.refusals[("POST", "/runs")] = (400, error)
+    assert notebook.usage_error("%%gated_eval big --hint-ram 4GB\n1") == f"UsageError: {sentence}"
 
 
 def test_the_names_of_the_shell_itself_are_not_the_notebooks(
@@ -587,7 +589,7 @@ def test_the_queue_is_shown_with_its_reasons(notebook: Notebook, gate: GateStand
     notebook.run("%gpu_queue")
     text, html = (notebook.shown[0]["data"][kind] for kind in ("text/plain", "text/html"))
     for words in (
-        "RAM 1,024 MB of 2,048 MB",
+        "RAM: 1,024 of 2,048 MB",
         "3 of 10",
         "needs 9,000 MB of GPU 0",
         "70 s",
@@ -617,7 +619,7 @@ def test_an_estimate_is_shown_with_its_origins(notebook: Notebook, gate: GateSta
     text = notebook.texts()[0]
     for words in (
         "RAM 1,024 MB by your hint",
-        "VRAM not known",
+        "VRAM unknown",
         "up to 3 workers fit now",
         "it would wait: no new runs of yours are started",
     ):
@@ -628,7 +630,7 @@ def test_a_run_is_cancelled_by_its_id(notebook: Notebook, gate: GateStandIn) -> 
     """The answer says by what means the run was stopped."""
     gate.put("20261129-000000-aaaaa", status="active")
     notebook.run("%gpu_cancel 20261129-000000-aaaaa")
-    assert notebook.texts() == ["20261129-000000-aaaaa is cancelled: stopped by TERM in 12 ms"]
+    assert notebook.texts() == ["20261129-000000-aaaaa is cancelled: stopped cleanly (0.01 s)"]
 
 
 def test_a_bad_id_keeps_no_other_run_alive(notebook: Notebook, gate: GateStandIn) -> None:

@@ -167,14 +167,14 @@ def test_the_size_that_counts_is_of_the_devices_that_the_notebook_sees() -> None
     found = impossible(state, sample(), request(vram=20 * GB, visible=("1",)))
     assert found is not None
     assert found.numbers == {"need_bytes": 20 * GB, "limit_bytes": 8 * GB}
-    assert "CUDA_VISIBLE_DEVICES=1 leaves GPU 1 (small)" in found.message
+    assert "leaves GPU 1 (small) to this notebook" in found.message
     assert "this machine has" not in found.message
 
 
 def test_numbers_among_boards_that_differ_are_told_with_their_order() -> None:
     """CUDA may count them by speed; the gate counts them by the PCI bus, and says so."""
     mixed = {"GPU-0": board(0), "GPU-1": replace(board(1), model="H100")}
-    assert told(("1",), mixed).endswith("by the order of the PCI bus")
+    assert "(numbers in PCI bus order) leaves GPU 1" in told(("1",), mixed)
     assert "order" not in told(("GPU-1",), mixed)
     assert "order" not in told(("1",), {"GPU-0": board(0), "GPU-1": board(1)})
     assert not told(None, mixed)

@@ -199,7 +199,7 @@ def test_a_file_that_was_written_anew_is_read_on_where_it_was(run: Run) -> None:
     assert run.page() == [
         "seen",
         "figure 1",
-        "[up to 7 earlier displays came too fast to be shown]",
+        "[up to 7 earlier displays were too fast to be shown]",
         "table",
     ]
 

@@ -53,7 +53,7 @@ def test_the_gates_limit_does_not_bind_a_run_that_lives_elsewhere() -> None:
     (reason,) = reasons(state, seen)["beside"]
     assert reason.check is Check.EXTERNAL_HOLDS
     assert "the limit of cgroup /gate, in which the gate runs" in explain(state, reason)
-    assert "held by others" not in explain(state, reason)
+    assert "used by others" not in explain(state, reason)
 
 
 def test_a_notebooks_limit_binds_its_run_though_the_gate_has_none() -> None:

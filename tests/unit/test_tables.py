@@ -30,7 +30,7 @@ def test_memory_is_told_apart_by_who_holds_it() -> None:
         room_bytes={"ram": 40 * MB},
         attribution={"resources": {"ram": {**shares, "runs": {"r": 2 * MB, "s": 3 * MB}}}},
     )
-    assert "  RAM    50 MB  40 MB  9 MB  5 MB  3 MB       1 MB" in shown
+    assert "  RAM    50 MB  40 MB   9 MB  5 MB  3 MB       1 MB" in shown
     assert "GPU 0  " in shown
 
 
@@ -38,10 +38,10 @@ def test_what_an_ended_run_has_not_given_back_is_told() -> None:
     """Per resource, and not where nothing is left."""
     left = {"run_id": "r-1", "resource": "GPU-1", "held_bytes": 300 * MB}
     shown = queue(lingering=[left, {**left, "run_id": "r-2", "held_bytes": 0}])
-    assert "runs that have ended" in shown
+    assert "ended, memory still being released" in shown
     assert "r-1  GPU 0 300 MB" in shown
     assert "r-2" not in shown
-    assert "runs that have ended" not in queue(lingering=[])
+    assert "ended, memory still being released" not in queue(lingering=[])
 
 
 def test_of_others_the_ten_largest_are_told() -> None:
@@ -52,7 +52,7 @@ def test_of_others_the_ten_largest_are_told() -> None:
     ]
     nobody = {"resource": "GPU-1", "pid": 0, "held_bytes": 99 * MB, "note": "unlisted"}
     lines = queue(external=[*rows, nobody]).splitlines()
-    held = lines[lines.index("held by others (the largest)") + 2 :]
+    held = lines[lines.index("used by others (largest first)") + 2 :]
     assert len(held) == 10
     assert (
         " ".join(held[0].split())
@@ -64,8 +64,8 @@ def test_of_others_the_ten_largest_are_told() -> None:
 @pytest.mark.parametrize(
     ("snapshot", "words"),
     [
-        ({"journal_fault": "the disk is full"}, "the journal is in trouble: the disk is full"),
-        ({"sample_fault": "no sense"}, "the sample is in trouble: no sense"),
+        ({"journal_fault": "the disk is full"}, "the journal cannot be written: the disk is full"),
+        ({"sample_fault": "no sense"}, "the newest measurement cannot be used: no sense"),
         ({"draining": "upgrade"}, "this gate starts no new runs: upgrade"),
         ({"devices": [{**DEVICE, "message": "GPU 0 is missing"}]}, "GPU 0 is missing"),
         (
@@ -92,15 +92,15 @@ def test_an_estimate_says_what_it_is_of_and_what_would_come_of_it() -> None:
     )
     assert shown.splitlines() == [
         "digits",
-        "  nothing is known of this name yet",
-        "in all: RAM 5 MB; VRAM not known",
-        "shown not to change it: seed",
+        "  no run of this name was measured yet",
+        "total: RAM 5 MB; VRAM unknown",
+        "no effect on the memory needed: seed",
         "up to 3 workers fit now",
         "it would wait: no room",
     ]
     assert "1 worker fits now" in estimate(max_workers=1)
     assert "it would start now" in estimate(would_start=True)
-    assert estimate() == "estimate\n  nothing is known of this name yet"
+    assert estimate() == "estimate\n  no run of this name was measured yet"
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,14 @@ def test_an_estimate_says_what_it_is_of_and_what_would_come_of_it() -> None:
         ({"cancelled": True, "means": "withdrawn"}, "r is cancelled: it had not started"),
         (
             {"cancelled": True, "means": "term", "ms": 12, "survivors": []},
-            "r is cancelled: stopped by TERM in 12 ms",
+            "r is cancelled: stopped cleanly (0.01 s)",
         ),
         (
             {"cancelled": True, "means": "term + kill", "ms": 10412, "survivors": [[7, 70], 8]},
-            "r is cancelled: stopped by TERM, then KILL in 10,412 ms; still there: 7, 8",
+            (
+                "r is cancelled: stopped by force, after it ignored the request to stop (10.41 s); "
+                "still running: 7, 8"
+            ),
         ),
     ],
 )

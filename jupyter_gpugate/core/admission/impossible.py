@@ -1,4 +1,4 @@
-"""Requests that could never start here are refused at submit, with the numbers."""
+"""Refuses at submit, with numbers, requests that could never start here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIELDS = {"RAM": "hints.ram_bytes", "GPU memory": "hints.vram_bytes"}
 
 @dataclass(frozen=True)
 class Impossible:
-    """Why a request is refused: the field to mend, and the numbers."""
+    """The reason why a request is refused: the field to correct, and the numbers."""
 
     field_name: str
     message: str
@@ -27,12 +27,12 @@ class Impossible:
 
 
 def impossible(state: GateState, sample: Sample, request: Request) -> Optional[Impossible]:
-    """The first thing that no waiting could mend, or None."""
+    """Return the first problem that no waiting could solve, or None."""
     return _numbers(request) or _devices(state, request) or _memory(state, sample, request)
 
 
 def _numbers(request: Request) -> Optional[Impossible]:
-    """No number may turn a charge into a gift."""
+    """Refuse numbers that are too small, such as a negative hint."""
     least: dict[str, tuple[Optional[float], int]] = {
         "gpus": (request.gpus, 0),
         "workers": (request.setting.workers, 1),
@@ -43,7 +43,7 @@ def _numbers(request: Request) -> Optional[Impossible]:
     for name, (value, limit) in least.items():
         if value is not None and value < limit:
             numbers = {"value": int(value), "least": limit}
-            return Impossible(name, f"{name}: is {value}, and must be at least {limit}", numbers)
+            return Impossible(name, f"{name}: {value} is too small, the least is {limit}", numbers)
     return None
 
 
@@ -57,13 +57,13 @@ def _devices(state: GateState, request: Request) -> Optional[Impossible]:
     here = f"{mask} to this notebook" if mask and _counts(state) else f"this machine has {has}"
     return Impossible(
         "gpus",
-        f"gpus: {request.gpus} asked for, and {here}: ask for {fix}",
+        f"gpus: the run asks for {request.gpus}, but {here}: ask for {fix}",
         {"asked": request.gpus, "present": most},
     )
 
 
 def _counts(state: GateState, request: Optional[Request] = None) -> dict[str, int]:
-    """How many devices one run can have of each model; of MIG slices a process sees only one."""
+    """Count the devices that one run can have of each model; a process can use one MIG slice."""
     counts: dict[str, int] = {}
     for device in _usable(state, request):
         known = counts.get(device.model, 0)
@@ -72,7 +72,7 @@ def _counts(state: GateState, request: Optional[Request] = None) -> dict[str, in
 
 
 def _usable(state: GateState, request: Optional[Request] = None) -> Iterator[Device]:
-    """Return the gated devices that the request's notebook sees."""
+    """Return the gated devices that are visible to the request's notebook."""
     seen = visible(request.visible, state.inventory) if request else None
     for uuid, device in state.inventory.items():
         if not device.mig_enabled and not device.unified and (seen is None or uuid in seen):
@@ -103,7 +103,7 @@ def _memory(state: GateState, sample: Sample, request: Request) -> Optional[Impo
 
 
 def _least(need: TermNeed) -> Optional[int]:
-    """Its peak: a margin that the machine cannot give is left away."""
+    """Return its peak: a margin that does not fit into the machine is omitted."""
     return need.need_bytes if need.peak_bytes is None else need.peak_bytes
 
 
@@ -118,5 +118,5 @@ def _too_much(
         name = _FIELDS[what]
         return Impossible(name, f"{name}: needs {megabytes(least)} of {what}, {there}", numbers)
     name = "workers" if request.setting.workers > 1 else "name"
-    measured = f"by what earlier runs showed it needs {megabytes(least)} of {what}, {there}"
+    measured = f"earlier runs needed {megabytes(least)} of {what}, {there}"
     return Impossible(name, f"{name}: {measured}", numbers)

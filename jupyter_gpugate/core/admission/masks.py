@@ -58,7 +58,7 @@ def visible(mask: Mask, inventory: Mapping[str, Device]) -> Optional[frozenset[s
 
 
 def told(mask: Mask, inventory: Mapping[str, Device]) -> str:
-    """Say in words what a mask leaves; "" without one."""
+    """Describe a mask and the devices that it leaves; "" without a mask."""
     left = visible(mask, inventory)
     if mask is None or left is None:
         return ""
@@ -66,8 +66,8 @@ def told(mask: Mask, inventory: Mapping[str, Device]) -> str:
     boards = [device for device in inventory.values() if device.parent is None]
     by_number = any(entry.isdigit() for entry in mask)
     mixed = by_number and len({board.model for board in boards}) > 1
-    order = ", by the order of the PCI bus" if mixed else ""
-    return f"{setting} leaves {_names(left, inventory) or 'no GPU'}{order}"
+    order = " (numbers in PCI bus order)" if mixed else ""
+    return f"{setting}{order} leaves {_names(left, inventory) or 'no GPU'}"
 
 
 def _named(entry: str, inventory: Mapping[str, Device]) -> set[str]:

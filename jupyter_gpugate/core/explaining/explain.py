@@ -1,4 +1,4 @@
-"""Reasons in plain words, for every face alike; MB (2^20) appear only here."""
+"""Sentences that explain why a run is kept waiting, the same for cards, tables and programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMED = 3
 
 
 def explain(state: GateState, reason: Reason) -> str:
-    """One sentence on why a run is kept waiting."""
+    """Return one sentence that explains why a run is kept waiting."""
     return _WORDS[reason.check](state, reason)
 
 
@@ -50,12 +50,12 @@ def _who(reason: Reason) -> str:
 
 
 def _parked(_state: GateState, _reason: Reason) -> str:
-    return "parked: the server that submitted it is away; it keeps its place"
+    return "parked: the server that submitted it is not responding; it keeps its place"
 
 
 def _lock(state: GateState, reason: Reason) -> str:
     where = _where(state, reason)
-    return f"{where} is locked for interactive use by {_who(reason)} (%gpu_release opens it)"
+    return f"{where} is locked for interactive use by {_who(reason)} (%gpu_release unlocks it)"
 
 
 def _drain(_state: GateState, reason: Reason) -> str:
@@ -69,8 +69,8 @@ def _exclusive(state: GateState, reason: Reason) -> str:
 def _limits(state: GateState, reason: Reason) -> str:
     limit, running = reason.numbers["limit"], reason.numbers["running"]
     if reason.resource:
-        return f"{_where(state, reason)} has {running} of your runs, and takes at most {limit}"
-    return f"{running} of your runs are live, and a user may have at most {limit}"
+        return f"{_where(state, reason)} has {running} of your runs, the maximum is {limit}"
+    return f"{running} of your runs are active, the maximum is {limit}"
 
 
 def _missing(state: GateState, reason: Reason) -> str:
@@ -79,34 +79,35 @@ def _missing(state: GateState, reason: Reason) -> str:
         has = f"{_who(reason)}, so it has" if reason.who else "this machine has"
         return f"asks for {n['wanted']} GPUs of one model, {has} {n['present']}"
     words = f" ({_who(reason)})" if reason.who else ""
-    return f"{_where(state, reason)} is missing: it was there, and is not any more{words}"
+    return f"{_where(state, reason)} is missing: it was found earlier and is gone{words}"
 
 
 def _stale(state: GateState, reason: Reason) -> str:
     age = reason.numbers.get("age_ms")
     words = "" if age is None else f": the last one is {age / 1000:,.0f} s old"
-    return f"there is no fresh reading of {_where(state, reason)}{words}; live runs go on"
+    return f"there is no current reading of {_where(state, reason)}{words}; active runs go on"
 
 
 def _unmeasured(state: GateState, reason: Reason) -> str:
     if "usable_bytes" in reason.numbers:
         where = _where(state, reason)
-        return f"{where} cannot be measured, and nothing says what this run needs: give a hint"
+        return f"{where} cannot be measured, and the need of this run is unknown: give a hint"
     words = f" ({_who(reason)})" if reason.who else ""
     return f"{_where(state, reason)} cannot be measured{words}"
 
 
 def _watch_slot(state: GateState, reason: Reason) -> str:
     where = _where(state, reason)
-    return f"{where} is watching another unmeasured run until it settles: {_who(reason)}"
+    return f"{where} takes one unmeasured run at a time: waits until {_who(reason)} is measured"
 
 
 def _overrun(state: GateState, reason: Reason) -> str:
-    return f"a run holds more of {_where(state, reason)} than it was charged: {_who(reason)}"
+    where = _where(state, reason)
+    return f"a run uses more of {where} than was reserved for it: waits for {_who(reason)}"
 
 
 def _fit(state: GateState, reason: Reason) -> str:
-    """Need against room in whole MB that add up: needs are rounded up, what there is down."""
+    """Show need and room in whole MB that add up: needs are rounded up, available memory down."""
     n, where = reason.numbers, _where(state, reason)
     if "usable_bytes" in n:
         begin, parts = n["usable_bytes"], [("declared_bytes", "declared for runs")]
@@ -114,8 +115,8 @@ def _fit(state: GateState, reason: Reason) -> str:
     else:
         begin, first = n["free_bytes"], "free"
         parts = [
-            ("floor_bytes", "floor"),
-            ("reserved_bytes", "reserved for runs that may still use it"),
+            ("floor_bytes", "kept back"),
+            ("reserved_bytes", "promised to runs that may still use it"),
         ]
     parts.append(("earmarked_bytes", "set aside for runs that have waited longer"))
     left = begin // MB
@@ -124,27 +125,25 @@ def _fit(state: GateState, reason: Reason) -> str:
         part = -(-n[name] // MB)
         if part or name != "earmarked_bytes":
             left -= part
-            words += f" - {part:,} MB {what}"
-    bound = f"; {reason.bound} counts" if reason.bound else ""
-    return (
-        f"needs {-(-n['need_bytes'] // MB):,} MB of {where}, room is {left:,} MB = {words}{bound}"
-    )
+            words += f", less {part:,} MB {what}"
+    bound = f"; because of {reason.bound}" if reason.bound else ""
+    return f"needs {-(-n['need_bytes'] // MB):,} MB of {where}; {left:,} MB usable: {words}{bound}"
 
 
 def _external_holds(state: GateState, reason: Reason) -> str:
     n = reason.numbers
     need, alone = -(-n["need_bytes"] // MB), n["alone_bytes"] // MB
-    others = f"held by others: {_others(state, reason.resource or '')}"
+    others = f"used by others: {_others(state, reason.resource or '')}"
     return (
-        f"needs {need:,} MB of {_where(state, reason)}, and with every run ended the room would"
-        f" be {alone:,} MB; {f'{reason.bound} leaves no more' if reason.bound else others}"
+        f"needs {need:,} MB of {_where(state, reason)}; only {alone:,} MB would be usable after "
+        f"every run has ended; {f'because of {reason.bound}' if reason.bound else others}"
     )
 
 
 def _others(state: GateState, resource: str) -> str:
     shares = state.attribution.resources.get(resource)
     if shares is None or shares.fault:
-        return "cannot be told here"
+        return "cannot be identified here"
     named = [
         f"{holder.name} {megabytes(held)}"
         for holder, held in shares.by_holder.items()
@@ -159,7 +158,7 @@ def _others(state: GateState, resource: str) -> str:
 
 
 def _journal(_state: GateState, _reason: Reason) -> str:
-    return "it would start, but the gate cannot write its journal; nothing starts until it can"
+    return "it could start, but the gate cannot write its journal; no run starts until it can"
 
 
 _WORDS: dict[Check, Callable[[GateState, Reason], str]] = {

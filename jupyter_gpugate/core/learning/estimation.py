@@ -203,7 +203,7 @@ class _Known:
         guess = max(guesses, key=lambda guess: guess.need_bytes)
         need, notes = guess.need_bytes, guess.notes
         if total is not None and guess.peak_bytes <= total < need:
-            need, notes = total, (*notes, f"at most the {in_mb(total)} there are")
+            need, notes = total, (*notes, f"at most the total of {in_mb(total)}")
         return replace(
             term,
             need_bytes=need,
@@ -218,7 +218,7 @@ class _Known:
         if not self.elsewhere_bytes:
             return "this version has not been measured yet"
         rise = in_mb(self.elsewhere_bytes)
-        return f"it holds next to nothing itself, and {rise} rose and fell elsewhere with it"
+        return f"it held next to nothing itself, while {rise} outside of it rose and fell with it"
 
     def _view(self, asked: Setting) -> _View:
         here = _circumstances(asked, self.ignored)
@@ -273,4 +273,4 @@ def _difference(setting: Setting, asked: Setting) -> str:
         words.append("other parameters")
     if setting.episodes != asked.episodes:
         words.append("another number of episodes")
-    return "the greatest seen with " + " and ".join(words)
+    return "the greatest need measured with " + " and ".join(words)

@@ -58,10 +58,10 @@ class Count(NamedTuple):
 
     @classmethod
     def of(cls, tracks: Sequence[Track], asked: Optional[Setting]) -> Count:
-        """Weigh what tracks that differ in nothing that matters prove together.
+        """Merge the evidence of equivalent tracks.
 
-        The very setting asked for speaks for itself where it needed more, and to run out of
-        memory concerns nobody else.
+        The asked setting's own evidence takes precedence where it needed more, and only its own
+        out-of-memory ends count.
         """
         exact = [t for t in tracks if asked and replace(t.setting, workers=asked.workers) == asked]
         evidence = tracks[0].evidence
@@ -160,7 +160,7 @@ def _measured(resource: str, evidence: Evidence, share: Optional[float]) -> Gues
     greatest, n = evidence.greatest, len(evidence.complete)
     peak, cap = greatest.peak_bytes, evidence.cap_bytes
     if fills_what_it_is_given(evidence):
-        note = "fills what it is given: the peak itself"
+        note = "fills all memory that it is given: the peak itself"
         return Guess(peak, peak, Origin.MEASURED, n, (note,))
     if share is None:
         share = margin_share(evidence.peaks)

@@ -1,4 +1,4 @@
-"""What the user API answers: the run side's record joined with what the gate says now."""
+"""Answers of the user API: the run side's record joined with the gate's current state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRAIN_BYTES = 16 << 20
 
 
 def essence_of(answer: Any) -> Any:
-    """An answer without clocks and without the jitter of memory: what an ETag stands for."""
+    """Return an answer without clocks and small changes of memory, as the content of its ETag."""
     if isinstance(answer, dict):
         return {k: essence_of(v) for k, v in answer.items() if k not in CLOCKS | MOMENTARY}
     if isinstance(answer, list):
@@ -101,13 +101,13 @@ def _unheeded(record: Record) -> Iterator[str]:
 
 
 def _elsewhere(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Say why an attempt teaches nothing although it was measured."""
+    """Explain why an attempt yields no observation although it was measured."""
     for resource, risen in (summary.get("elsewhere") or {}).items():
         grown = f"{megabytes(risen)} of {resource.upper()}"
         yield (
             f"it held next to nothing itself, while {grown} outside of it rose and fell with it:"
-            " what a daemon or a server holds for a run is not measured, so nothing was learned of"
-            " what it needs"
+            " memory that a daemon or a server holds for a run cannot be measured, so this run"
+            " yields no estimate"
         )
 
 
@@ -158,7 +158,7 @@ def _shared(snapshot: dict[str, Any], launcher: Launcher, owner: str) -> dict[st
 
 
 async def machine_answer(gate: Gate, launcher: Launcher) -> dict[str, Any]:
-    """What can be measured and enforced here."""
+    """Return everything that can be measured and enforced here."""
     machine = await gate.machine()
     shown = machine.snapshot
     return {

@@ -1,4 +1,4 @@
-"""What all handlers of the user API share: who asks, what is read, how it is answered."""
+"""The base of all handlers of the user API: the caller, the request and the form of answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REJECTED = {"bad_request": 400, "state": 409}
 
 
 class ApiHandler(RequestHandler):
-    """JSON in, JSON out; an error says what is wrong and where."""
+    """A handler that reads and writes JSON; an error names the problem and the field."""
 
     #: Below the API's own path; its methods are declared by `contract.call`.
     path: ClassVar[str] = ""

@@ -1,4 +1,4 @@
-"""What each call of the API takes and gives, said once: checked by it, documented from it."""
+"""Declares the query, body and answers of each call, for validation and documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user API on the user's own socket: the run side's records beside what the gate says now."""
+"""Handlers of the user API on the user's own socket, except those about runs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class QueueHandler(ApiHandler):
 
     @call(shapes.QueueAnswer, query=QueueQuery)
     async def get(self, asked: QueueQuery) -> None:
-        """What runs, what waits and why, and whose the memory is."""
+        """Active runs, waiting runs with their reasons, and the holders of memory."""
 
         async def make() -> tuple[Any, Any]:
             owner = self.services.owner
@@ -66,17 +66,17 @@ class QueueHandler(ApiHandler):
 
 
 class EstimateHandler(ApiHandler):
-    """What a run would need; nothing is started, loaded or reserved."""
+    """The need of a run; nothing is started, loaded or reserved."""
 
     path = "/estimate"
 
     @call(shapes.EstimateAnswer, query=EstimateQuery, errors=(404,))
     async def get(self, asked: EstimateQuery) -> None:
-        """What the newest run of a name would need, with other workers or devices if asked."""
+        """The need of the newest run of a name, with other workers or devices if asked."""
         await self.launcher.history()
         newest = self.launcher.newest(asked.name)
         if newest is None:
-            problem = f"no run is called {asked.name} yet"
+            problem = f"there is no run with the name {asked.name}"
             raise Refused(404, "not_found", problem, name=asked.name)
         request = newest.request
         gpus = request.gpus if asked.gpus is None else asked.gpus
@@ -90,24 +90,24 @@ class EstimateHandler(ApiHandler):
 
     @call(shapes.EstimateAnswer, body=RunBody)
     async def post(self, body: RunBody) -> None:
-        """What a run with this body would need."""
+        """The need of a run with this body."""
         request = await self.launcher.request_of(body.model_dump(mode="json", by_alias=True))
         self.finish(json.dumps(await self.gate.estimate(request)))
 
 
 class MachineHandler(ApiHandler):
-    """Devices, readers, settings: what can be measured and enforced here."""
+    """Devices, readers and settings of this machine."""
 
     path = "/machine"
 
     @call(shapes.MachineAnswer)
     async def get(self) -> None:
-        """What can be measured and enforced here."""
+        """Everything that can be measured and enforced here."""
         self.finish(json.dumps(await machine_answer(self.gate, self.launcher)))
 
     @call(shapes.ForgottenAnswer, query=ForgetQuery, errors=(409,))
     async def delete(self, asked: ForgetQuery) -> None:
-        """Forget a device that was taken out of the machine for good, and is missing since."""
+        """Forget a missing device that was removed from the machine for good."""
         self.finish({"forgotten": await self.gate.forget_device(asked.forget)})
 
 
@@ -118,7 +118,7 @@ class LockHandler(ApiHandler):
 
     @call(shapes.LockAnswer, body=LockBody, errors=(409,))
     async def post(self, body: LockBody) -> None:
-        """Keep this user's runs off a device, or all of them, while it is used by hand."""
+        """Keep this user's runs off a device, or off all devices, during work by hand."""
         kernel = ProcessKey(body.kernel.pid, body.kernel.start_ticks) if body.kernel else None
         wanted = LockRequest(body.resource, body.seconds, kernel, body.visible)
         self.finish(json.dumps(to_json(await self.gate.lock(wanted))))
@@ -130,7 +130,7 @@ class LockHandler(ApiHandler):
 
 
 class DrainHandler(ApiHandler):
-    """No new run of this gate starts."""
+    """A drain: the gate starts no new runs."""
 
     path = "/drain"
 
@@ -149,54 +149,54 @@ class DrainHandler(ApiHandler):
 
     @call(shapes.DrainAnswer)
     async def delete(self) -> None:
-        """Take runs again."""
+        """End the drain; waiting runs can start again."""
         await self.gate.end_drain()
         self.finish({"draining": False})
 
 
 class CalibrationsHandler(ApiHandler):
-    """What was learned, and forgetting it."""
+    """The observations of all runs, by name."""
 
     path = "/calibrations"
 
     @call(shapes.CalibrationsAnswer)
     async def get(self) -> None:
-        """What was learned, by the names of runs."""
+        """All observations, by the names of runs."""
         tracks = to_json(await self.gate.calibrations())
         self.finish(json.dumps({"calibrations": tracks}))
 
     @call(shapes.ForgottenAnswer, query=NameQuery)
     async def delete(self, asked: NameQuery) -> None:
-        """Forget what belongs to a name."""
+        """Forget the observations of a name."""
         await self.gate.forget_calibration(asked.name)
         self.finish({"forgotten": asked.name})
 
 
 class TransitionsHandler(ApiHandler):
-    """What happens to runs, as it happens."""
+    """The transitions of runs, as they happen."""
 
     path = "/transitions"
     keeps_awake = False  # servers follow it for as long as they live
 
     @call(shapes.TransitionsAnswer, query=TransitionsQuery)
     async def get(self, asked: TransitionsQuery) -> None:
-        """The transitions of runs since an answer before, as soon as there are any."""
+        """The transitions of runs since an earlier answer, as soon as there is one."""
         self.finish(await self.feed.since(asked.epoch, asked.after, asked.wait))
 
 
 class SamplesHandler(ApiHandler):
-    """What was read off the machine lately."""
+    """The newest readings of the machine."""
 
     path = "/samples"
 
     @call(shapes.SamplesAnswer, query=SamplesQuery)
     async def get(self, asked: SamplesQuery) -> None:
-        """The last 600 readings, or those since an answer before."""
+        """The last 600 readings, or those since an earlier answer."""
         self.finish(await self.gate.samples(asked.since))
 
 
 class OpenApiHandler(ApiHandler):
-    """What this API takes and gives."""
+    """The description of this API."""
 
     path = "/openapi.json"
 
@@ -210,7 +210,7 @@ class NothingHere(ApiHandler):
     """Any other path."""
 
     async def prepare(self) -> None:
-        self.fail(404, "not_found", f"there is nothing at {self.request.path}")
+        self.fail(404, "not_found", f"there is no path {self.request.path}")
 
 
 HANDLERS: tuple[type[ApiHandler], ...] = (

@@ -16,13 +16,13 @@ from jupyter_gpugate.server.http.shapes import ErrorAnswer
 from jupyter_gpugate.server.http.wire import NoQuery
 
 RUN_ID = r"[A-Za-z0-9._-]{1,64}"
-#: Every call may answer with these: bad input, a stranger, and a gate that is away.
+#: Every call may answer with these: bad input, no permission, no gate.
 ALWAYS = (400, 401, 403, 503)
 JSON = "application/json"
 REFERENCE = "#/components/schemas/{model}"
 DESCRIPTION = (
     "Starts evaluations when the memory they need is measured to be free. Amounts are bytes, "
-    "durations seconds; what is absent or null is not known. Clients must ignore unknown fields."
+    "durations seconds; absent or null means unknown. Clients must ignore unknown fields."
 )
 
 
@@ -104,7 +104,7 @@ def _parameters(path: str, query: type[BaseModel]) -> list[dict[str, Any]]:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query has no null: an option is there or is left away."""
+    """Return a query's schema without null: an option is present or absent."""
     choices = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
     if not choices:
         return schema
@@ -129,7 +129,7 @@ def _responses(path: str, call: Call, schemas: _Schemas) -> dict[str, Any]:
         if call.polled:
             answers[str(status)]["headers"] = {"ETag": {"schema": {"type": "string"}}}
     if call.polled:
-        answers["304"] = {"description": "Nothing has changed since the ETag that was given"}
+        answers["304"] = {"description": "Nothing has changed since the given ETag"}
     missing = {404} if "{run_id}" in path else set()
     large = {413} if call.body is not None else set()
     for status in sorted({*ALWAYS, *call.errors, *missing, *large}):

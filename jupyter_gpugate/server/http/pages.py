@@ -14,13 +14,13 @@ from jupyter_gpugate.server.http.wire import CardQuery, PollQuery
 
 
 class CardHandler(ApiHandler):
-    """One run as its card shows it, and the orders that it takes at the moment."""
+    """The card of one run, and its available orders."""
 
     path = "/runs/{run_id}/card"
 
     @call(shapes.CardAnswer, query=CardQuery)
     async def get(self, run_id: str, asked: CardQuery) -> None:
-        """A run's card as a finished page, and the orders that it takes."""
+        """A run's card as a finished page, and its available orders."""
 
         async def make() -> tuple[Any, Any]:
             run = await run_answer(self.gate, self.launcher, run_id)
@@ -48,7 +48,7 @@ class CardHandler(ApiHandler):
 
 
 class PanelHandler(ApiHandler):
-    """The snapshot as a table, and which of its runs can be stopped."""
+    """The snapshot as a table, and its runs that can be stopped."""
 
     path = "/panel"
 

@@ -34,7 +34,7 @@ class Made:
 
 
 class Polls:
-    """Makes each answer once for all who ask for it while its stamp stays the same."""
+    """Makes each answer once for all pollers while its stamp stays the same."""
 
     def __init__(self) -> None:
         self._made: OrderedDict[Hashable, tuple[tuple[Any, ...], Made]] = OrderedDict()
@@ -64,7 +64,7 @@ class Polls:
 
 
 def tag_of(essence: Any) -> str:
-    """An ETag of whatever counts as the answer's content."""
+    """Return an ETag of the answer's relevant content."""
     digest = hashlib.blake2b(json.dumps(essence, sort_keys=True).encode(), digest_size=12)
     return f'"{digest.hexdigest()}"'
 

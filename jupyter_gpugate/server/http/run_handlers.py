@@ -1,4 +1,4 @@
-"""The calls about runs: to submit them, to list them, to look at one and to stop it."""
+"""Handlers of the calls about runs: submit, list, show, stop, remove."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT_ONCE_S = 0.5
 
 
 class RunsHandler(ApiHandler):
-    """Submit, and history."""
+    """All runs: submit one, list them."""
 
     path = "/runs"
 
@@ -44,13 +44,13 @@ class RunsHandler(ApiHandler):
         self.finish({"run_id": run_id, "status": status})
 
     def _prefers_an_answer(self) -> bool:
-        """RFC 7240: prefer an early answer to the result."""
+        """Return whether the caller prefers an early answer to the result (RFC 7240)."""
         wishes = ",".join(self.request.headers.get_list("Prefer")).lower().split(",")
         return any(wish.partition(";")[0].strip() == "respond-async" for wish in wishes)
 
     @call(run_shapes.RunsAnswer, query=RunsQuery)
     async def get(self, asked: RunsQuery) -> None:
-        """All runs, by pages; a run that comes or goes meanwhile shifts no page."""
+        """All runs, by pages that do not shift when runs are added or removed."""
         await self.launcher.history()
         rows = sorted(self.launcher.rows(), key=_place, reverse=asked.sort == "newest")
         if asked.cursor is not None:
@@ -68,7 +68,7 @@ class RunsHandler(ApiHandler):
 
 
 def _place(row: Mapping[str, Any]) -> tuple[float, str]:
-    """Where a run stands among all others, for good."""
+    """Return the sort key of a run, which never changes."""
     return row["submitted"], row["run_id"]
 
 
@@ -88,7 +88,7 @@ class RunHandler(ApiHandler):
 
     @call(run_shapes.RunAnswer, query=PollQuery)
     async def get(self, run_id: str, asked: PollQuery) -> None:
-        """One run: its record, and what the gate says of it now."""
+        """One run: its record and its current state at the gate."""
 
         async def make() -> tuple[Any, Any]:
             answer = await run_answer(self.gate, self.launcher, run_id)
@@ -119,24 +119,24 @@ class OutputHandler(ApiHandler):
 
 
 class CancelHandler(ApiHandler):
-    """Stop a run for certain."""
+    """The stop of one run."""
 
     path = "/runs/{run_id}/cancel"
 
     @call(run_shapes.CancelAnswer, errors=(409,))
     async def post(self, run_id: str) -> None:
-        """Stop a run, and wait until nothing of it is left."""
+        """Stop a run, and wait until none of its processes is left."""
         self.finish(await self.launcher.cancel(run_id))
 
 
 class DetachHandler(ApiHandler):
-    """Nobody waits for a run any more: it outlives the notebook that submitted it."""
+    """The detachment of one run from its notebook."""
 
     path = "/runs/{run_id}/detach"
 
     @call(run_shapes.DetachAnswer, errors=(409,))
     async def post(self, run_id: str) -> None:
-        """Let a run go on without whoever waits for it."""
+        """Detach a run: it goes on when the notebook that waits for it ends."""
         await self.launcher.detach(run_id)
         self.finish({"detached": True})
 
@@ -156,7 +156,7 @@ class EpisodesHandler(ApiHandler):
 
 
 class ExportHandler(ApiHandler):
-    """Everything on record about one run, but for its environment and values."""
+    """Everything recorded about one run, except its environment and values."""
 
     path = "/runs/{run_id}/export"
 
@@ -169,7 +169,7 @@ class ExportHandler(ApiHandler):
 
 
 class StoryHandler(ApiHandler):
-    """What happened to one run at the gate, from its request to its end."""
+    """The events of one run at the gate, from its request to its end."""
 
     path = "/runs/{run_id}/story"
 

@@ -40,7 +40,7 @@ class RunRow(Answer):
     ended: float | None
     attempt: int
     peaks: ByResource | None
-    machine: str | None = Field(description="The other machine that it belongs to, if any.")
+    machine: str | None = Field(description="The other machine to which it belongs, if any.")
 
 
 class RunsAnswer(Answer):
@@ -51,7 +51,7 @@ class RunsAnswer(Answer):
 
 
 class RunAnswer(Answer):
-    """One run: what is on record, and what the gate says of it now."""
+    """One run: its record and its current state at the gate."""
 
     run_id: str
     name: str
@@ -60,7 +60,7 @@ class RunAnswer(Answer):
     end: End | None
     exit_reason: str
     exit_code: int | None
-    oom_resource: str | None = Field(description="vram, ram or shm, where memory ran out.")
+    oom_resource: str | None = Field(description="The memory that ran out: vram, ram or shm.")
     oom_evidence: str | None = Field(description="The evidence, such as own_cap or device_full.")
     attempt: int
     reasons: list[Reason]
@@ -86,7 +86,7 @@ class RunAnswer(Answer):
     visible: str = Field(
         description="The device mask of its notebook and the devices that remain; else empty."
     )
-    machine: str | None = Field(description="The other machine that it belongs to, if any.")
+    machine: str | None = Field(description="The other machine to which it belongs, if any.")
     episodes: Episodes
     waited_s: float | None = Field(default=None, description="While it is queued.")
     started_s: float | None = Field(default=None, description="While it is active.")
@@ -115,7 +115,7 @@ class CancelAnswer(Answer):
 
 
 class DetachAnswer(Answer):
-    """Nobody waits for it any more."""
+    """The run is detached."""
 
     detached: bool
 
@@ -135,13 +135,13 @@ class EpisodesAnswer(Answer):
 
 
 class StoryAnswer(Answer):
-    """What happened at the gate, in order."""
+    """The events at the gate, in order."""
 
     story: list[dict[str, Any]]
 
 
 class ExportAnswer(Answer):
-    """All that is on record about a run, but for its environment and its values."""
+    """Everything recorded about a run, except its environment and its values."""
 
     spec: dict[str, Any]
     summary: dict[str, Any]

@@ -1,6 +1,6 @@
-"""The shape of every answer, for its documentation and for the tests; nothing is validated by it.
+"""The shape of every answer, for its documentation and for the tests; it validates nothing.
 
-An answer holds exactly these fields.  What is null is not known, or does not apply.
+An answer has exactly these fields.  Null means unknown or not applicable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Answer(BaseModel):
 
 
 class ErrorAnswer(Answer):
-    """What is wrong: for programs, for people, and the numbers."""
+    """An error: its kind for programs, a sentence for people, and the numbers."""
 
     error: str
     message: str
@@ -32,7 +32,7 @@ class ErrorAnswer(Answer):
 
 
 class Reason(Answer):
-    """Why a run waits."""
+    """A reason why a run waits."""
 
     kind: str
     resource: str | None
@@ -41,7 +41,7 @@ class Reason(Answer):
 
 
 class DeviceName(Answer):
-    """A device as people know it."""
+    """A device with its unique name."""
 
     uuid: str
     model: str
@@ -50,14 +50,14 @@ class DeviceName(Answer):
 
 
 class Episodes(Answer):
-    """How far a run is."""
+    """The progress of a run."""
 
     done: int
     of: int
 
 
 class Shares(Answer):
-    """Whose the bytes of a resource are: attributed + external - overlap = used_total."""
+    """The holders of a resource's bytes: attributed + external - overlap = used_total."""
 
     used_total: int
     attributed: int
@@ -70,7 +70,7 @@ class Shares(Answer):
 
 
 class AttributionShape(Answer):
-    """Whose all the bytes are."""
+    """The holders of all bytes."""
 
     resources: dict[str, Shares]
     devices: dict[str, Shares]
@@ -122,14 +122,14 @@ class QueueAnswer(Answer):
     traits: dict[str, Any]
     journal_fault: str | None
     sample_fault: str
-    inputs: dict[str, Any] | None = Field(default=None, description="With `inputs=1` alone.")
+    inputs: dict[str, Any] | None = Field(default=None, description="Only with `inputs=1`.")
     decisions: list[dict[str, Any]] | None = Field(
-        default=None, description="With `inputs=1` alone."
+        default=None, description="Only with `inputs=1`."
     )
 
 
 class EstimateAnswer(Answer):
-    """What a run would need, and whether it would start now."""
+    """The need of a run, and whether it would start now."""
 
     name: str
     gpus: int
@@ -152,7 +152,7 @@ class AcceleratorShape(Answer):
 
 
 class MachineAnswer(Answer):
-    """What can be measured and enforced here."""
+    """Everything that can be measured and enforced here."""
 
     ram: dict[str, Any] | None
     devices: list[dict[str, Any]]
@@ -171,24 +171,24 @@ class MachineAnswer(Answer):
 
 
 class ForgottenAnswer(Answer):
-    """What is forgotten."""
+    """The device or name that was forgotten."""
 
     forgotten: str
 
 
 class LockAnswer(Answer):
-    """What is locked, and for how long."""
+    """The new lock, and its duration."""
 
     locked: str
     for_s: float
     name: str
     closes: list[str] = Field(description="The resources where no run of this gate starts.")
-    opened: list[str] = Field(description="What the lock replaced, in words.")
+    opened: list[str] = Field(description="The locks that this one replaced, in words.")
     at_work: list[dict[str, str]] = Field(description="Runs that are active there; they go on.")
 
 
 class UnlockAnswer(Answer):
-    """What is no longer locked."""
+    """The resource whose lock was released."""
 
     unlocked: str
     name: str
@@ -196,7 +196,7 @@ class UnlockAnswer(Answer):
 
 
 class DrainAnswer(Answer):
-    """Whether no new runs are taken."""
+    """The state of the drain: whether new runs start."""
 
     draining: bool
     stopped: list[str] | None = Field(default=None, description="Only with `stop_runs`.")
@@ -207,13 +207,13 @@ class DrainAnswer(Answer):
 
 
 class CalibrationsAnswer(Answer):
-    """What was learned, by name."""
+    """All observations, by name."""
 
     calibrations: dict[str, list[dict[str, Any]]]
 
 
 class Standing(Answer):
-    """Where an unfinished run stands."""
+    """The current state of an unfinished run."""
 
     name: str
     status: Status
@@ -222,7 +222,7 @@ class Standing(Answer):
 
 
 class Transition(Standing):
-    """A run has come to stand somewhere else."""
+    """A change of a run's state."""
 
     seq: int
     at: float
@@ -232,7 +232,7 @@ class Transition(Standing):
 
 
 class TransitionsAnswer(Answer):
-    """What has happened to runs, in order."""
+    """The transitions of runs, in order."""
 
     epoch: str
     last: int
@@ -275,9 +275,7 @@ class CardAnswer(Answer):
     run_id: str
     status: Status
     html: str
-    rest: str | None = Field(
-        description="The newest output below the card, where it was asked for."
-    )
+    rest: str | None = Field(description="The newest output below the card, if requested.")
     orders: list[str]
 
 

@@ -1,4 +1,4 @@
-"""The bodies that browsers, kernels and scripts send, validated before anything is done."""
+"""Models of the bodies and queries that browsers, kernels and scripts send."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CURSOR = r"^[0-9]{1,12}(\.[0-9]{1,9})?~[A-Za-z0-9._-]{1,64}$"
 PATTERNS = {
     NAME: "must be 1 to 64 letters, digits, dots, underscores and hyphens, "
     "without a leading hyphen",
-    TEXT: "must not hold a NUL character",
+    TEXT: "must not contain a NUL character",
     VARIABLE: "must be the name of a variable, without = and NUL",
     LIMIT: "must be the name of a limit, such as NOFILE or CORE",
     CURSOR: "must be the next_cursor of a page",
@@ -53,7 +53,7 @@ Variable = Annotated[str, StringConstraints(pattern=VARIABLE)]
 
 
 def _held_by_the_system(value: object) -> str:
-    """Take what Python makes of the system's bytes: those that are no UTF-8 are half characters."""
+    """Accept text of the system, in which bytes that are not UTF-8 are surrogates."""
     if not isinstance(value, str):
         raise ValueError("must be a string")  # noqa: TRY004 - what a validator raises
     if "\0" in value:
@@ -61,7 +61,7 @@ def _held_by_the_system(value: object) -> str:
     try:
         os.fsencode(value)
     except UnicodeEncodeError:
-        raise ValueError("must be text that the system can hold") from None
+        raise ValueError("must be text that the system can represent") from None
     return value
 
 
@@ -74,7 +74,7 @@ SystemText = Annotated[
 
 
 class _Body(BaseModel):
-    """JSON knows numbers from text: so does whoever reads it."""
+    """A strict body: JSON distinguishes numbers from text, and so does its validation."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -86,14 +86,14 @@ class NoQuery(BaseModel):
 
 
 class HintsBody(_Body):
-    """The author's own numbers; for a run without a GPU say ``gpus: 0``, not 0 bytes."""
+    """The author's own numbers; a run without a GPU has ``gpus: 0``, not a hint of 0 bytes."""
 
     vram_bytes: Bytes | None = None
     ram_bytes: Bytes | None = None
 
 
 class KernelBody(_Body):
-    """The kernel that submits, so that a notebook that dies takes its waiting runs back."""
+    """The submitting kernel; when it ends, its waiting runs are withdrawn."""
 
     pid: int = Field(gt=0, le=1 << 22)
     start_ticks: int = Field(ge=0, le=1 << 53)
@@ -159,7 +159,7 @@ class RunBody(_Body):
     @model_validator(mode="after")
     def _source_or_argv(self) -> RunBody:
         if (self.source is None) == (self.argv is None):
-            raise ValueError("give either a source or an argv")
+            raise ValueError("must have either a source or an argv")
         if self.argv is not None and (self.workers != 1 or self.episodes != 1):
             raise ValueError("a program has one worker and one episode")
         return self
@@ -180,23 +180,27 @@ class DrainBody(_Body):
     """``POST /drain``."""
 
     reason: str = Field(default="", max_length=200)
-    stop_runs: bool = Field(default=False, description="Stop what runs instead of letting it end.")
+    stop_runs: bool = Field(
+        default=False, description="Stop active runs instead of letting them end."
+    )
 
 
 # -- what a query may say: text, read as what it stands for ---------------------------------------
 
 
 class PollQuery(NoQuery):
-    """Options of a call that can wait for news."""
+    """Options of a call that can wait for a change."""
 
     wait: float = Field(
         default=0,
         ge=0,
         le=60,
         allow_inf_nan=False,
-        description="Seconds to wait for news, at most.",
+        description="Most seconds to wait for a change.",
     )
-    etag: str = Field(default="", description="The `ETag` of the newest answer that is known.")
+    etag: str = Field(
+        default="", description="The `ETag` of the newest answer that the caller has."
+    )
 
 
 class CardQuery(PollQuery):
@@ -206,45 +210,45 @@ class CardQuery(PollQuery):
         default=None,
         ge=0,
         le=1 << 60,
-        description="The byte before which the output ends that the card shows while its cell "
-        "waits, which shows the rest below it.",
+        description="End, in bytes, of the output on the card; while its cell waits, the rest is "
+        "shown below the card.",
     )
     rest: int | None = Field(
         default=None,
         ge=0,
         le=1 << 60,
-        description="The byte from which the newest output below the card is wanted as well.",
+        description="First byte of the output below the card that is requested as well.",
     )
 
 
 class QueueQuery(PollQuery):
     """Options of the snapshot."""
 
-    inputs: bool = Field(default=False, description="Add all that the decisions rested on.")
+    inputs: bool = Field(default=False, description="Add all inputs of the decisions.")
 
 
 class RunsQuery(NoQuery):
-    """Which runs, in which order, from where on."""
+    """The selection and order of a list of runs."""
 
     status: Literal["queued", "active", "ended"] | None = None
-    name: Name | None = Field(default=None, description="Runs of this name alone.")
+    name: Name | None = Field(default=None, description="Only runs of this name.")
     sort: Literal["newest", "oldest"] = "newest"
-    limit: int = Field(default=100, ge=1, le=1000, description="Runs on one page.")
+    limit: int = Field(default=100, ge=1, le=1000, description="Runs per page.")
     cursor: str | None = Field(
         default=None,
         pattern=CURSOR,
-        description="`next_cursor` of the page before.",
+        description="`next_cursor` of the previous page.",
     )
 
 
 class OutputQuery(NoQuery):
-    """Where in the output."""
+    """The position in the output."""
 
     start: int = Field(default=0, ge=0, le=1 << 60, alias="from", description="The first byte.")
 
 
 class EstimateQuery(NoQuery):
-    """The newest run of a name, as it was or varied."""
+    """The newest run of a name, unchanged or varied."""
 
     name: Name
     workers: int | None = Field(default=None, ge=1, le=64)
@@ -253,7 +257,7 @@ class EstimateQuery(NoQuery):
 
 
 class ForgetQuery(NoQuery):
-    """A device that was taken out."""
+    """A device that was removed from the machine."""
 
     forget: str = Field(min_length=1, description="Its UUID, the beginning of it, or its index.")
 
@@ -265,23 +269,23 @@ class ResourceQuery(NoQuery):
 
 
 class NameQuery(NoQuery):
-    """What runs are called."""
+    """The name of runs."""
 
     name: Name
 
 
 class TransitionsQuery(NoQuery):
-    """From where on, and how long to wait for more."""
+    """The position among transitions, and the wait for the next one."""
 
-    after: int = Field(default=0, ge=0, le=1 << 53, description="`last` of the answer before.")
-    epoch: str = Field(default="", max_length=64, description="`epoch` of the answer before.")
+    after: int = Field(default=0, ge=0, le=1 << 53, description="`last` of the previous answer.")
+    epoch: str = Field(default="", max_length=64, description="`epoch` of the previous answer.")
     wait: float = Field(default=0, ge=0, le=60, allow_inf_nan=False)
 
 
 class SamplesQuery(NoQuery):
-    """From where on."""
+    """The position among samples."""
 
-    since: int = Field(default=0, ge=0, le=1 << 53, description="`last` of the answer before.")
+    since: int = Field(default=0, ge=0, le=1 << 53, description="`last` of the previous answer.")
 
 
 #: What the validator says in the language of programmers.
@@ -328,7 +332,7 @@ SHOWN_CHARS = 100
 
 
 def problem_of(error: ValidationError) -> tuple[str, str, dict[str, str]]:
-    """Return the first mistake: its field, the problem, and its value if that may be shown."""
+    """Return the first error: its field, the problem, and its value if that may be shown."""
     first = error.errors(include_url=False)[0]
     place = [str(part)[:SHOWN_CHARS] for part in first["loc"] if part != "[key]"]
     if "[key]" in first["loc"] and place[0] not in SHOWN:
