@@ -1,4 +1,4 @@
-"""Where things of a user lie: state, lock, sockets and runs; and checks that they are private.
+"""The places of a user's state, lock, sockets and runs, and checks that they are private.
 
 Shared by all processes of the package: standard library only, CPython 3.9.
 """

@@ -32,7 +32,7 @@ _PASSING: Final = frozenset({"starting", "stopping"})
 
 
 class Answer(NamedTuple):
-    """What the gate answered; ``body`` is None where nothing changed (304)."""
+    """The gate's answer; ``body`` is None if nothing has changed (304)."""
 
     body: Optional[dict[str, Any]]
     etag: Optional[str]

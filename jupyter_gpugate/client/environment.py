@@ -1,4 +1,4 @@
-"""What of this process's surroundings a run or a gate inherits."""
+"""The environment, limits and folder of this process that a run or a gate inherits."""
 
 from __future__ import annotations
 

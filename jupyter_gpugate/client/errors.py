@@ -1,4 +1,4 @@
-"""What a user of the gate may catch; each shows itself in a notebook without our own frames."""
+"""Exceptions for users; a notebook shows each without frames of this package."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from jupyter_gpugate.client import values
 
 
 def attempt_folder(state: Mapping[str, Any]) -> Optional[Path]:
-    """Where the newest attempt of a run lies; None before the first."""
+    """Return the folder of a run's newest attempt; None before the first."""
     if not state.get("directory") or not state.get("attempt"):
         return None
     return Path(state["directory"], "attempts", str(state["attempt"]))

@@ -23,7 +23,7 @@ _ENVIRONMENT_LIMIT: Final = 1 << 20
 
 
 class SubmissionError(ValueError):
-    """What was asked for cannot be submitted; the message names the option and the remedy."""
+    """A submit with a mistake; the message names the option and the remedy."""
 
 
 def cell(options: Namespace, source: str) -> Body:

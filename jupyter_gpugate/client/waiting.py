@@ -62,7 +62,7 @@ class Interrupts:
 
 
 class Verdict(Enum):
-    """What the interrupts so far ask for."""
+    """The meaning of the interrupts so far."""
 
     WAIT = "wait"
     WARN = "warn"  # one interrupt: a second one cancels

@@ -13,7 +13,7 @@ from jupyter_gpugate.core.requests import Grant
 
 
 class Check(str, Enum):
-    """What keeps a run waiting, in the order in which it is told."""
+    """The kinds of reasons that keep a run waiting, in their order."""
 
     PARKED = "parked"
     LOCK = "lock"

@@ -11,7 +11,7 @@ from jupyter_gpugate.core.resources import HolderKind
 
 
 class Origin(str, Enum):
-    """Where a number of an estimate comes from."""
+    """The origin of a number in an estimate."""
 
     MEASURED = "measured"
     FITTED = "fitted"
@@ -63,7 +63,7 @@ class Estimate:
 
 
 class TermNeed(NamedTuple):
-    """What admission must know of one term: a number with its rung, or what bounds a guess."""
+    """The need of one term for admission: a number with its rung, or bounds of a guess."""
 
     need_bytes: Optional[int]
     basis: Basis

@@ -16,7 +16,7 @@ WINDOW: Final = 10
 
 @dataclass(frozen=True)
 class Observation:
-    """What one attempt showed on one kind of resource (``"ram"`` or ``"vram"``, per device)."""
+    """The record of one attempt on one kind of resource (``"ram"`` or ``"vram"``, per device)."""
 
     family: Family
     setting: Setting
@@ -49,7 +49,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the observations of one setting prove together (bytes)."""
+    """The combined evidence of one setting's observations (bytes)."""
 
     complete: tuple[Observation, ...]  # the last ten, newest first
     bound_bytes: int  # greatest lower bound that no later enforced cap has refuted
@@ -79,7 +79,7 @@ class Track:
 
     @cached_property
     def evidence(self) -> Evidence:
-        """What this track proves; computed once, as a track never changes."""
+        """The evidence of this track; computed once, because a track never changes."""
         return weigh(self.observations)
 
 

@@ -17,7 +17,7 @@ from jupyter_gpugate.core.shares import Rise, Share
 
 @dataclass(frozen=True)
 class Usage:
-    """What the gate has measured of one run on one resource."""
+    """The gate's measurements of one run on one resource."""
 
     held_bytes: int = 0
     meter: str = ""  # "pss", "statm", "nvml", "report", "by_delta"
@@ -139,12 +139,12 @@ class Lease:
 
     @property
     def others(self) -> Mapping[str, tuple[Share, ...]]:
-        """Who else held what on each resource when it began."""
+        """The other holders on each resource when it began."""
         return self.stage.measured.others if isinstance(self.stage, Live) else self.stage.others
 
     @property
     def grown(self) -> Mapping[str, tuple[Rise, ...]]:
-        """Who has grown on each resource where that ran short."""
+        """The processes that grew on each resource that ran short."""
         return self.stage.measured.grown if isinstance(self.stage, Live) else {}
 
     def held(self, resource: str) -> int:
@@ -185,7 +185,7 @@ class RunLease(Lease):
 
 @dataclass(frozen=True)
 class Lingering:
-    """What a gone run's memory still shows on one resource."""
+    """The memory of a gone run that is still occupied on one resource."""
 
     run_id: str
     owner: str

@@ -9,7 +9,7 @@ from typing import Optional
 
 
 class Phase(str, Enum):
-    """Where a live attempt stands."""
+    """The phase of a live attempt."""
 
     GRANTED = "granted"
     STARTING = "starting"
@@ -18,7 +18,7 @@ class Phase(str, Enum):
 
 
 class AttemptOutcome(str, Enum):
-    """How an attempt ended."""
+    """The end of an attempt."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -30,7 +30,7 @@ class AttemptOutcome(str, Enum):
 
 
 class RunEnd(str, Enum):
-    """How a run ended; a terminal state never changes."""
+    """The end of a run, which never changes."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -43,7 +43,7 @@ class RunEnd(str, Enum):
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a supervisor measured of its own run; None or absent: it could not."""
+    """A supervisor's measurements of its own run; None or absent: not measurable."""
 
     #: Over the tree: Pss_Anon + Pss_Shmem + SwapPss, locked file pages, files in memory.
     ram_held_bytes: Optional[int] = None
@@ -81,7 +81,7 @@ class Peaks:
 
 @dataclass(frozen=True)
 class EndReport:
-    """How a supervisor says that its run ended."""
+    """The end of a run as its supervisor reports it."""
 
     outcome: AttemptOutcome
     reason: str = ""  # "time_limit", "exit 3", "signal 9", ...

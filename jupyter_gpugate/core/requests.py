@@ -21,7 +21,7 @@ class Basis(str, Enum):
 
 
 class Enforcement(str, Enum):
-    """How far a cap binds the run."""
+    """The enforcement of a cap."""
 
     ENFORCED = "enforced"
     ADVISED = "advised"
@@ -30,7 +30,7 @@ class Enforcement(str, Enum):
 
 @dataclass(frozen=True)
 class Family:
-    """What one body of observations is about."""
+    """The subject of a group of observations."""
 
     owner: str
     name: str
@@ -76,7 +76,7 @@ class KernelRef:
 
 @dataclass(frozen=True)
 class Request:
-    """What a run side asks of the gate; names, hashes and numbers, never source or paths."""
+    """A run side's request to the gate: names, hashes and numbers, never source or paths."""
 
     run_id: str
     family: Family
@@ -106,7 +106,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Grant:
-    """What the gate grants: the right to start and to use the charges, with a fence."""
+    """A grant: the permission to start and to use the charges, with a fence."""
 
     run_id: str
     attempt: int

@@ -16,7 +16,7 @@ GB: Final = 1 << 30
 
 
 class HolderKind(str, Enum):
-    """Whose memory it is."""
+    """The kind of a holder of memory."""
 
     RUN = "run"
     KERNEL = "kernel"

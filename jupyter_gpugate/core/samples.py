@@ -19,7 +19,7 @@ class ProcessKey(NamedTuple):
 
 
 class ProcessBytes(NamedTuple):
-    """What one process holds of a resource."""
+    """The bytes that one process holds of a resource."""
 
     process: ProcessKey
     held_bytes: int
@@ -72,7 +72,7 @@ class Device:
 
 @dataclass(frozen=True)
 class DeviceReading:
-    """What one device showed; ``free_bytes`` None means that it cannot be gated on."""
+    """The reading of one device; ``free_bytes`` None means that it cannot be gated."""
 
     device: Device
     taken_at: float
@@ -140,7 +140,7 @@ class RamReading:
 
 @dataclass(frozen=True)
 class ReaderHealth:
-    """How a reader is: when it last answered, and what is wrong."""
+    """The health of a reader: the time of its last answer, and its fault."""
 
     name: str  # "gpu" or "machine"
     present: bool  # False: this machine has no such hardware

@@ -74,7 +74,7 @@ class Rise:
 
 @dataclass(frozen=True)
 class Growth:
-    """How fast what others than runs hold has grown on one resource."""
+    """The growth of memory outside the runs on one resource."""
 
     recent: tuple[tuple[float, int], ...] = ()  # (time, bytes) of the last minute
     rises: tuple[tuple[float, int], ...] = ()  # (bucket's time, greatest rise) of ten minutes

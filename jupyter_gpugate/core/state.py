@@ -52,7 +52,7 @@ class Lock:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended at the gate, kept for a while for its run side to read."""
+    """The end of a run at the gate, kept for a while for its run side."""
 
     end: RunEnd
     reason: str

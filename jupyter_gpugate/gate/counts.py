@@ -1,4 +1,4 @@
-"""How often what has happened since this gate started, for a site's monitoring."""
+"""Counts of events since this gate started, for a site's monitoring."""
 
 from __future__ import annotations
 

@@ -413,7 +413,7 @@ class HeartbeatHandler(SocketHandler):
         self.finish({"verdict": "continue", "reason": "", "next_in": HEARTBEAT_S})
 
     def _vetted(self, message: HeartbeatMessage, lease: Lease) -> tuple[ProcessKey, ...]:
-        """What of the tree that it names is the run's, or may be."""
+        """Return the processes of the named tree that are, or may be, the run's."""
         if not message.tree:
             return ()
         claims: Claims = self.settings.setdefault("claims", Claims())

@@ -211,7 +211,7 @@ class GateLoop:
         return [growth_words(self.state, r, g, self._names.of_grower) for r, g in grown.items()]
 
     async def story(self, run_id: str) -> list[dict[str, Any]]:
-        """What happened to one run, as the journal has it: wall time, kind and content."""
+        """Return the events of one run from the journal: wall time, kind and content."""
         rows = await self._on_disk(self._journal.story, run_id)
         return [{"at": wall, "event": e.kind, **to_json(e)} for wall, e in rows]
 

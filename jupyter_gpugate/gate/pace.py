@@ -1,4 +1,4 @@
-"""How soon a tick that events ask for may be taken."""
+"""Limits the pace of ticks that events request."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class GateEnd:
-    """How a run ended, as the gate remembers it."""
+    """The end of a run as recorded by the gate."""
 
     end: RunEnd
     reason: str
@@ -160,7 +160,7 @@ class Gate(Protocol):
     # -- answers --------------------------------------------------------------------------------
 
     async def snapshot(self) -> Json:
-        """What runs, what waits and why, and whose the memory is."""
+        """Return active runs, waiting runs with their reasons, and the holders of memory."""
 
     async def basis(self) -> Basis:
         """The snapshot, with all that its decisions rested on."""
@@ -174,7 +174,7 @@ class Gate(Protocol):
         """The events of one run, in order, with their wall times."""
 
     async def estimate(self, request: Request) -> Json:
-        """What a run would need, and whether it would start now."""
+        """Return the need of a run, and whether it would start now."""
 
     async def machine(self) -> Machine:
         """The machine."""
@@ -183,7 +183,7 @@ class Gate(Protocol):
         """The newest readings, or those after an earlier answer."""
 
     async def calibrations(self) -> Mapping[str, Sequence[Track]]:
-        """What was learned of the caller's runs, by their names."""
+        """Return the observations of the caller's runs, by their names."""
 
     # -- orders; each is in the journal when it returns -------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a cell's source uses, binds and imports, read from its compiled code.
+"""Finds the names that a cell uses, binds and imports, from its compiled code.
 
 The compiler's own view is used because it knows evaluation order and scopes: ``x = x + 1`` reads
 ``x`` of somebody else, ``for x in xs: print(x)`` does not.

@@ -288,6 +288,6 @@ def _end_of(record: Record, report: EndReport) -> RunEnd:
 
 
 def _reported_peaks(report: EndReport) -> dict[str, int]:
-    """What the run's own side measured, where no gate was there to measure it."""
+    """Return the peaks that the supervisor measured, for a run without a gate's measurement."""
     ram = {"ram": report.peaks.ram_bytes} if report.peaks.ram_bytes else {}
     return {**report.peaks.vram_bytes, **ram}

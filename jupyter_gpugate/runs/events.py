@@ -1,4 +1,4 @@
-"""What an attempt reports of itself: its files of events, and the texts that a summary keeps."""
+"""Reads an attempt's files of events, and the texts that a summary keeps."""
 
 from __future__ import annotations
 

@@ -229,12 +229,12 @@ class Launcher:
         return self._records.rows()
 
     def elsewhere(self) -> list[Row]:
-        """What other machines that share this home have not ended yet, oldest first."""
+        """Return the unfinished runs of other machines that share this home, oldest first."""
         rows = (record.row() for record in self._records.elsewhere())
         return sorted(rows, key=lambda row: (row["submitted"], row["run_id"]))
 
     def kept(self) -> dict[str, Any]:
-        """Where run directories lie, and how many there are."""
+        """Return the folder of run directories, and their number."""
         return {"directory": str(self._inventory.root), "count": len(self._records)}
 
     def newest(self, name: str) -> Record | None:

@@ -77,7 +77,7 @@ async def dial_socket(address: str) -> IOStream:
 
 
 class Way(NamedTuple):
-    """How the gate is reached: from this process, and by which addresses from others."""
+    """The ways to the gate: from this process, and the addresses for other processes."""
 
     dial: Dial
     addresses: Callable[[], Sequence[str]]

@@ -1,4 +1,4 @@
-"""Which machine a run belongs to, where several of them mount the same home.
+"""Identifies the machine of a run, if several machines mount the same home.
 
 No identifier of the machine itself is enough: the boot id changes with a reboot, and a name or
 ``/etc/machine-id`` may be missing, or the same in every copy of an image.  What two machines never

@@ -23,7 +23,7 @@ LOOK_S = 0.25
 
 
 class Cgroup(Protocol):
-    """Where a run's processes are kept together."""
+    """The cgroup of a run's processes."""
 
     def members(self) -> list[ProcessName]:
         """Return the living processes in it."""

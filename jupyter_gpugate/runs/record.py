@@ -1,4 +1,4 @@
-"""What a run side remembers of one run while it serves; the run's directory holds the same."""
+"""The run side's record of one run in memory; the run's directory has the same content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 class Refused(Exception):
-    """What was asked for cannot be done, and why; becomes one HTTP answer."""
+    """A refused request with its reason; becomes one HTTP answer."""
 
     def __init__(
         self,
@@ -168,12 +168,12 @@ class Records:
         return sorted(rows, key=lambda row: (row["submitted"], row["run_id"]), reverse=True)
 
     def unfinished(self) -> list[Record]:
-        """What this machine has not ended yet, in the order of submission."""
+        """Return the unfinished runs of this machine, in the order of submission."""
         found = [r for r in self if r.status != ENDED and not r.host]
         return sorted(found, key=lambda r: (r.summary["submitted"], r.run_id))
 
     def elsewhere(self) -> list[Record]:
-        """What another machine had not ended yet when it was looked at."""
+        """Return the unfinished runs of other machines, as last read."""
         return [record for record in self if record.host and record.status != ENDED]
 
     def past_ids(self) -> list[str]:

@@ -93,7 +93,7 @@ def _is_folder(path: str) -> bool:
 
 
 def request_of(spec: Mapping[str, Any], owner: str) -> Request:
-    """What the gate is told of a run: names, hashes and numbers."""
+    """Return a run's request to the gate: names, hashes and numbers."""
     irrelevant = set(spec.get("memory_irrelevant") or ())
     parameters = {k: v for k, v in (spec.get("parameters") or {}).items() if k not in irrelevant}
     if spec["kind"] == "program":

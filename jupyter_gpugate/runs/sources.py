@@ -64,7 +64,7 @@ class SourceReader:
         environ: Mapping[str, str],
         whose: str = "",
     ) -> dict[str, Any]:
-        """What ``source.py`` says; `Refused` (400) where the interpreter cannot be run.
+        """Return the answer of ``source.py``; raise `Refused` (400) if the interpreter cannot run.
 
         ``whose`` only decides the order of turns.
         """
@@ -105,7 +105,7 @@ class SourceReader:
 async def _said(
     interpreter: str, asked: bytes, cwd: str, environ: Mapping[str, str]
 ) -> tuple[int, bytes, bytes]:
-    """What the interpreter answers: its exit code, its stdout and its stderr, none without end."""
+    """Return the interpreter's exit code, stdout and stderr, limited in size."""
     process = await asyncio.create_subprocess_exec(
         interpreter,
         str(SOURCE_FILE),
@@ -186,7 +186,7 @@ def _answer(said: tuple[int, bytes, bytes]) -> dict[str, Any]:
 
 
 def _stamps(answer: Mapping[str, Any]) -> tuple[object, ...]:
-    """What changes when a file behind an answer does, or when one might have come into its way."""
+    """Return stamps that change when a file of an answer changes, or could be shadowed."""
     return tuple(map(_stamp, _watched(answer)))
 
 

@@ -57,7 +57,7 @@ async def begin(
 
 
 def granted_part(launch: Mapping[str, Any]) -> dict[str, Any]:
-    """What a summary shows of the grant behind an attempt."""
+    """Return the part of a grant that a summary shows."""
     return {field: launch[field] for field in GRANTED if field in launch}
 
 

@@ -206,7 +206,7 @@ def _message(request: Request) -> dict[str, Any]:
 
 
 def _refuse_unreadable(source: Mapping[str, Any]) -> None:
-    """What is no Python, or a notebook's own commands, cannot become a run."""
+    """Refuse source that is not Python, or that contains a notebook's own commands."""
     if source.get("syntax_error"):
         wrong = source["syntax_error"]
         raise Refused(

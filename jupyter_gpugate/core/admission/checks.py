@@ -34,7 +34,7 @@ _FARNESS = {check: -place for place, check in enumerate(_NEARNESS)}
 
 
 class Ask(NamedTuple):
-    """What a request would be charged on one resource, and by which rung."""
+    """The charge of a request on one resource, and its rung of the trust ladder."""
 
     charge_bytes: int
     basis: Basis
@@ -67,7 +67,7 @@ class Asks(NamedTuple):
     visible: Optional[frozenset[str]] = None  # the devices it may be placed on; None: all
 
     def on(self, room: Room) -> Ask:
-        """What it would be charged there: a number it has, or a provisional charge."""
+        """Return its charge there: its need if that is known, or a provisional charge."""
         need = self.need(room)
         if need.need_bytes is not None:
             charge, most = need.need_bytes, room.most_bytes

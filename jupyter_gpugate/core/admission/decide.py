@@ -37,7 +37,7 @@ def decide(state: GateState, sample: Sample, now: float) -> Decisions:
 def verdict_on(
     state: GateState, sample: Sample, request: Request, now: float
 ) -> Union[Admission, Refusal]:
-    """What a request would be told now if it stood at the end of the queue; nothing is reserved."""
+    """Return the verdict on a request at the end of the queue, without reserving anything."""
     walk = Walk(state, sample, now)
     walk.admit()
     needs, _ = needs_of(state.calibration, request, state.inventory, state.driver)
@@ -46,7 +46,7 @@ def verdict_on(
 
 
 def enforcement_of(request: Request) -> Enforcement:
-    """How far a cap can bind this run: by its framework's allocator, by advice, or not at all."""
+    """Return the enforcement of this run's cap: by its allocator, by advice, or none."""
     runtime = request.setting.runtime
     if request.gpus == 0:
         return Enforcement.NONE

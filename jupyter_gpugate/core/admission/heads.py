@@ -1,4 +1,4 @@
-"""What is set aside in a tick against all that come later, so that nobody waits for ever."""
+"""Earmarks: room that is set aside for the oldest run, so that it does not wait for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which devices a run is put on."""
+"""Chooses the devices of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What admission may still give in this tick, per resource."""
+"""The room of each resource: the memory that admission may still give in this tick."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class Room:
 
     @cached_property
     def alone_bytes(self) -> int:
-        """What would fit with no run alive."""
+        """The bytes that would fit with no run alive."""
         return self.free_bytes + self.runs_held_bytes - self.floor_bytes
 
     @cached_property
     def most_bytes(self) -> int:
-        """What would fit with nobody else there at all."""
+        """The bytes that would fit on the empty resource."""
         if self.declared:
             return self.free_bytes
         least_floor = GPU_FLOOR_BYTES if self.device else self.floor_bytes
@@ -291,7 +291,7 @@ def machine_reason(state: GateState) -> Optional[Reason]:
 
 
 def _patience_s(state: GateState, sample: Sample) -> float:
-    """How old a reading of a GPU may be: one pass later, and its successor's pass as well.
+    """Return the greatest allowed age of a GPU reading: two passes of the driver.
 
     A driver that is slow because of many boards must not block every start.
     """

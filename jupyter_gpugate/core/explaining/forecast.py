@@ -1,4 +1,4 @@
-"""What a run would need, and whether it would start now; nothing is started or reserved."""
+"""The need of a run and whether it would start now, without starting or reserving it."""
 
 from __future__ import annotations
 

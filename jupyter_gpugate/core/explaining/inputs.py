@@ -1,4 +1,4 @@
-"""What a decision rests on, as JSON data, and the way back: ``replay(inputs_of(...))``."""
+"""The inputs of a decision as JSON data, and back: ``replay(inputs_of(...))``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jupyter_gpugate.core.state import GateState, Lock, Traits
 
 @dataclass(frozen=True)
 class Inputs:
-    """What `decide` sees of a state and a sample: enough to make the same decisions again."""
+    """The inputs of `decide` from a state and a sample: enough to repeat its decisions."""
 
     now: float
     traits: Traits

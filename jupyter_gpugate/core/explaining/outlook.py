@@ -1,4 +1,4 @@
-"""When a run is likely to start: when enough live ones have ended, by how long such runs took."""
+"""Forecasts a run's start from the usual durations of the live runs that must end first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jupyter_gpugate.core.state import GateState
 
 
 def expected_ends(state: GateState) -> dict[str, float]:
-    """When each live run is expected to end, where such runs have completed before.
+    """Return the expected end of each live run, if such runs have completed before.
 
     One that has lasted longer than they did is left out: nobody knows.
     """

@@ -1,4 +1,4 @@
-"""What a snapshot says of the requests kept waiting."""
+"""The rows of a snapshot for requests that are kept waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is over because time has passed, or because a process is seen gone."""
+"""Events that are due because time has passed, or because a process is gone."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def _reported(live: Live, event: ev.Beat, workers: int) -> Reported:
 
 
 def _episode_s(live: Live, event: ev.Beat, workers: int) -> float:
-    """How long an episode lasts: each worker is busy with one, and they end side by side."""
+    """Return the duration of an episode, given that the workers run episodes in parallel."""
     reported = live.reported
     since = reported.episode_at if reported.episode_at is not None else live.started_at
     return (event.at - since) * workers / (event.episode - reported.episode)

@@ -26,7 +26,7 @@ GAP_S = 10.0
 
 @dataclass(frozen=True)
 class Happened:
-    """What a tick takes in."""
+    """The inputs of a tick."""
 
     posted: tuple[ev.Event, ...]
     sample: Sample
@@ -37,7 +37,7 @@ class Happened:
 
 @dataclass(frozen=True)
 class Tick:
-    """What one tick would do; nothing of it counts before it is written down."""
+    """The result of one tick, which takes effect once it is in the journal."""
 
     before: GateState
     last: Decisions  # what stood before

@@ -1,4 +1,4 @@
-"""What attempts showed, kept per owner and name: bounded, in order, never averaged away.
+"""The observations of attempts, per owner and name: bounded, in order, without averaging.
 
 One `Track` holds the observations of one family in one setting on one kind of resource.  Of
 each track are kept

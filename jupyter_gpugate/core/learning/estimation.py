@@ -1,4 +1,4 @@
-"""What a run will need, from what runs before it needed: measured, fitted, scaled or hinted.
+"""Estimates a run's need from the needs of earlier runs: measured, fitted, scaled or hinted.
 
 Where nothing is known there is no number: a term is a gap, and the run starts on the watch
 rung, at a provisional charge.  All figures are bytes; on a GPU they are per device.
@@ -137,7 +137,7 @@ def provisional_charge(
 
 @dataclass(frozen=True)
 class _View:
-    """What is known as seen from one asked setting: by number of workers, here and elsewhere."""
+    """The evidence for one requested setting, by number of workers, in this and other settings."""
 
     resource: str
     own: Mapping[int, Count]  # in the asked circumstances

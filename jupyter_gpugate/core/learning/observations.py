@@ -1,4 +1,4 @@
-"""What an attempt that ends has taught."""
+"""The observations of an attempt that has ended."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def sedimented(
 def _elsewhere(
     state: GateState, lease: Lease, shown: _Shown, sample: Optional[Sample]
 ) -> Optional[int]:
-    """What a daemon or a server seems to have held for this run, on the kind of resource."""
+    """Return the memory that a daemon or a server seems to have held for this run."""
     live = lease.live
     if sample is None or live is None:
         return None
@@ -58,7 +58,7 @@ def _elsewhere(
 
 
 class _Shown(NamedTuple):
-    """What an attempt showed on one kind of resource."""
+    """The measurements of an attempt on one kind of resource."""
 
     resource: str
     peak_bytes: int
@@ -146,7 +146,7 @@ def _observation(
 
 
 def _ran_out_at(end: EndReport, shown: _Shown, charges: list[int]) -> Optional[int]:
-    """What it had when it asked for more: under its own cap all that the cap allowed."""
+    """Return the bytes at which it ran out of memory: under its own cap, the whole cap."""
     if end.oom_resource != shown.resource:
         return None
     own_cap = end.oom_evidence == OWN_CAP

@@ -27,7 +27,7 @@ OOM_FACTOR: Final = 1.5
 
 
 class Floor(NamedTuple):
-    """What a need may not fall below, and why."""
+    """A lower limit of a need, and its reason."""
 
     need_bytes: int
     note: str
@@ -51,7 +51,7 @@ class Guess(NamedTuple):
 
 
 class Count(NamedTuple):
-    """What is known of one number of workers."""
+    """The evidence for one number of workers."""
 
     evidence: Evidence
     floor: Floor

@@ -164,7 +164,7 @@ def _largest_first(row: ExternalProcess) -> tuple[bool, int, int]:
 
 
 class _Reports(NamedTuple):
-    """What runs report of themselves, by run id."""
+    """The reports of runs, by run id."""
 
     private: Mapping[str, int]
     unmovable: Mapping[str, int]
@@ -215,7 +215,7 @@ def _on_unified_boards(sample: Sample, holders: Holders) -> dict[Holder, int]:
 
 
 class _Lists:
-    """What a device's process list says, and about whom."""
+    """The content of a device's process list, by holder."""
 
     def __init__(
         self, sample: Sample, reading: DeviceReading, holders: Holders, lingering: Claims

@@ -1,4 +1,4 @@
-"""Which processes grew during a run; named at the end of a run that ran out of memory."""
+"""The processes that grew during a run, named if it ran out of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast what others than runs hold grows: the floor of a GPU follows it."""
+"""The growth of memory outside the runs, which the floor of a GPU follows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def can_be_told(shares: ResourceAttribution) -> bool:
 
 
 def _others_bytes(shares: ResourceAttribution) -> int:
-    """What gone runs have left behind is not theirs."""
+    """Return the bytes of others, without the memory that gone runs have left."""
     runs = sum(held for holder, held in shares.by_holder.items() if holder.kind is HolderKind.RUN)
     return max(0, shares.used_bytes - runs)
 

@@ -1,4 +1,4 @@
-"""Whose each process is: the nearest known process above it, found in one pass.
+"""Finds the holder of each process, its nearest known ancestor, in one pass.
 
 A run or a model server counts wherever it stands above a process; next what the process is
 remembered by, since its parent may be gone; last the notebook kernel above it.  So a kernel that a
@@ -68,7 +68,7 @@ class Holders:
         return frozenset(h for h in self.live if h.kind is HolderKind.RUN)
 
     def of_ghost(self, pid: int) -> Optional[Holder]:
-        """Whose a process was that is gone, while the driver still lists its memory."""
+        """Return the holder of a process that is gone but still listed by the driver."""
         _, holder = self._left_behind().get(pid, (None, None))
         return holder if holder in self.live else None
 

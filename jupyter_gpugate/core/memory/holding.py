@@ -1,4 +1,4 @@
-"""What everybody holds, read from one sample: ``observe(state, sample, now)``.
+"""Reads the memory of every holder from one sample: ``observe(state, sample, now)``.
 
 It shares the sample's bytes out, follows what each run holds and has held, and returns what
 follows from that as events: peaks worth keeping, charges that settle or overrun, memory seen free.

@@ -20,7 +20,7 @@ Left = Mapping[tuple[str, str], Lingering]
 def follow(
     state: GateState, sample: Sample, free: Mapping[str, int]
 ) -> dict[tuple[str, str], Lingering]:
-    """How much of each gone run's memory this sample still shows; ``free`` is its bytes a resource.
+    """Return the lingering memory of each gone run; ``free`` has the sample's free bytes.
 
     What has come free since is given to those that wait for it, the one that ended first in
     front: no byte comes back twice.
@@ -37,7 +37,7 @@ def follow(
 
 
 def claims(lingering: Left) -> dict[str, dict[Holder, int]]:
-    """What is still seen of runs whose tree is gone, by resource."""
+    """Return the memory of runs whose tree is gone, by resource."""
     held: dict[str, dict[Holder, int]] = {}
     for left in lingering.values():
         if left.held_bytes and not left.tree_alive:

@@ -1,4 +1,4 @@
-"""When a run's charge changes while it lives: settled downwards, overrun upwards."""
+"""Changes of a run's charge while it lives: downwards when settled, upwards on overrun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one sample shows of live runs: what each holds, has held, and by whose word."""
+"""The memory of live runs in one sample: held, peaks, and their meters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jupyter_gpugate.core.state import GateState
 
 
 def taken_at_of(sample: Sample, resource: str) -> Optional[float]:
-    """When this resource was read; None where it was not."""
+    """Return the time of this resource's reading; None without one."""
     if resource == RAM:
         return sample.ram.taken_at if sample.ram else None
     reading = sample.device(resource)
@@ -33,7 +33,7 @@ _NOBODY = _Tree(0, 0)
 
 
 class Seen:
-    """What one sample shows of live runs."""
+    """The memory of live runs in one sample."""
 
     def __init__(
         self, state: GateState, sample: Sample, attribution: Attribution, free: Mapping[str, int]
@@ -112,7 +112,7 @@ class Seen:
         return replace(usage, held_bytes=held, meter="by_delta")
 
     def _granted_since(self, lease: Lease, resource: str) -> int:
-        """How many runs there are that may have taken what was free when this one was granted."""
+        """Count the runs that may have taken memory that was free when this one was granted."""
         others = sum(
             1
             for other in self._state.leases.values()

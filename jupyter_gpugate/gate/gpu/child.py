@@ -50,7 +50,7 @@ SLOW_S = 1.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What the child says to one request."""
+    """The child's answer to one request."""
 
     read: int
     present: bool

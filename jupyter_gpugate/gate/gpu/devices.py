@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class Memory(NamedTuple):
-    """What a device says of its memory; ``source`` is the call that said it."""
+    """The memory of a device; ``source`` names the call that reported it."""
 
     total_bytes: int
     free_bytes: int
@@ -53,7 +53,7 @@ class Span(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """Where a device sits: the number of its board, and of its slice on it."""
+    """The position of a device: the number of its board, and of its slice."""
 
     board: int
     slice: int | None = None
@@ -266,7 +266,7 @@ class DeviceTable:
 
 
 def places_of(devices: Iterable[Device]) -> dict[Slot, Device]:
-    """Where an earlier session of the driver saw these devices."""
+    """The positions of these devices in an earlier session of the driver."""
     known = list(devices)
     boards = {device.uuid: device.index for device in known if device.parent is None}
     places = {}

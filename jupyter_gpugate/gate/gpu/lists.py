@@ -123,7 +123,7 @@ def _rows(found: Iterable[Any]) -> list[Row]:
 
 
 class _RowV1(ctypes.Structure):
-    """What the unversioned call fills in: the binding reads its rows as newer ones."""
+    """A row of the unversioned call, which the binding would read as a newer one."""
 
     _fields_ = (("pid", ctypes.c_uint), ("held_bytes", ctypes.c_ulonglong))
 

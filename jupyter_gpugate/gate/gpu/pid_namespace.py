@@ -17,7 +17,7 @@ CUDA_DEVICE = "/dev/nvidia-uvm"
 
 
 class PidNamespace:
-    """What is known of one namespace; a proof once found stands."""
+    """The evidence about one namespace; a proof remains valid."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc

@@ -27,7 +27,7 @@ DAYS_KEPT = 7
 
 
 class History:
-    """What the gate has read lately; told after each tick."""
+    """The newest readings of the gate, added after each tick."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where the gate keeps its state: a private directory on a disk of this machine.
+"""Chooses the gate's state directory: private, and on a disk of this machine.
 
 The journal's locks and its memory-mapped log hold on a local file system only.
 """

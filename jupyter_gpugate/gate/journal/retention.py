@@ -1,4 +1,4 @@
-"""What the journal lets go of: stories of ended runs, by age and by size, whole runs at a time.
+"""Removes stories of ended runs from the journal, by age and size, whole runs at a time.
 
 Which runs have ended is asked of the transition table itself, by folding what is still open.
 """
@@ -26,7 +26,7 @@ _past = events.c
 
 
 class _Story(NamedTuple):
-    """How much is written down about one run, and when the last of it."""
+    """The amount of journal data of one run, and the time of its newest entry."""
 
     run_id: str
     rows: int

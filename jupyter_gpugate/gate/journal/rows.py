@@ -42,7 +42,7 @@ class Written(NamedTuple):
 
 
 class Audited(NamedTuple):
-    """Who took something from others, or took it back; ``actor`` is empty where it was the gate."""
+    """An action that affects other runs, and its actor; empty if it was the gate."""
 
     wall: float
     action: str

@@ -1,4 +1,4 @@
-"""How much RAM the cgroups above this process leave: every level, under v1, v2 or both.
+"""Reads the RAM that the cgroups above this process leave, on every level, in v1 and v2.
 
 A container or a user's slice is often smaller than the machine, and ``/proc/meminfo`` does not
 tell.  Limits are hierarchical: a level without one says nothing about the levels above it.
@@ -16,7 +16,7 @@ from jupyter_gpugate.gate.machine.kernel_file import KernelFile
 
 
 class CgroupRoom(NamedTuple):
-    """What one level leaves; ``cgroup`` is its path as ``/proc/self/cgroup`` writes it."""
+    """The RAM that one level leaves; ``cgroup`` is its path as in ``/proc/self/cgroup``."""
 
     cgroup: str
     free_bytes: int
@@ -110,7 +110,7 @@ class Cgroups:
 
 
 def _mounted_cgroup(mountinfo: Path, mount: str) -> str:
-    """Which cgroup is mounted at ``mount``: "" for the root of its hierarchy.
+    """Return the cgroup that is mounted at ``mount``: "" for the root of its hierarchy.
 
     Without a cgroup namespace a container reads its own path from the machine's root, while the
     hierarchy that it sees begins at that path.
@@ -159,7 +159,7 @@ def _hierarchy(root: str, membership: str) -> _Hierarchy | None:
 
 
 class _Version(NamedTuple):
-    """What a version of cgroups calls its files, and what of a usage it can give back."""
+    """The file names of a cgroup version, and its statistics of reclaimable memory."""
 
     limits: tuple[str, ...]
     usage: str

@@ -1,4 +1,4 @@
-"""Who external processes are, for people: user, command, age.  Asked only when somebody looks.
+"""Describes external processes for people: user, command, age.  Read only on request.
 
 Of a command line only the program, and what it is told to run, are shown: the rest may hold
 secrets, and whoever looks may keep a copy in a notebook.

@@ -1,4 +1,4 @@
-"""Which processes are notebook kernels, of which notebook, and whose."""
+"""Finds the notebook kernels among the processes, with their notebooks and users."""
 
 from __future__ import annotations
 

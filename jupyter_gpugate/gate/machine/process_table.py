@@ -202,7 +202,7 @@ class ProcessTable:
             self._note(pid, private)
 
     def _held_by_threads(self, pid: int) -> int:
-        """What a process holds that has lost its first thread, read there from now on; else 0."""
+        """Return the memory of a process whose first thread has ended; else 0."""
         try:
             folder = self._thread_of(pid)
             descriptor = self._files.open(f"{folder}/statm") if folder else -1

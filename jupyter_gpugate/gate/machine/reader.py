@@ -27,7 +27,7 @@ _LINES: Final = re.compile(rb"^(\w+): +(\d+)(?: kB)?$", re.MULTILINE)
 
 
 class MachineReading(NamedTuple):
-    """What one reading showed; what could not be read is None or absent."""
+    """One reading of the machine; unreadable values are None or absent."""
 
     ram: RamReading | None
     processes: Mapping[int, Process]  # by pid
@@ -255,7 +255,7 @@ def _number(pattern: bytes, text: bytes) -> int:
 
 
 def _free_below(folder: str) -> int | None:
-    """How much may still be written to shared memory; None where there is none."""
+    """Return the free bytes of shared memory; None if there is none."""
     try:
         where = os.statvfs(folder)
     except OSError:

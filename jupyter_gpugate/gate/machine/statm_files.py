@@ -19,7 +19,7 @@ _WHOLE: Final = 96  # bytes that hold all of the file
 
 
 def descriptor_budget() -> int:
-    """How many descriptors may be kept: half of what this process may open, at most 16,384."""
+    """Return the number of descriptors to keep: half of this process's limit, at most 16,384."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MOST

@@ -77,7 +77,7 @@ class SimulatedMachine:
         return late + sum(h.gpu_bytes.get(resource, 0) for h in self.processes.values())
 
     def sample(self, now: float) -> Sample:
-        """What the readers would read now."""
+        """Return the sample that the readers would take now."""
         available = max(0, self.ram_bytes - self.used(RAM, now))
         ram = RamReading(now, self.ram_bytes, available, available)
         if self.gpu_reader_since is None:

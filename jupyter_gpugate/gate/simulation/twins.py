@@ -39,7 +39,7 @@ SUPERVISOR_BYTES = 12 << 20
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a run does: memory as a function of the seconds since it started.
+    """A simulated run: memory as a function of the seconds since its start.
 
     ``ram`` and ``vram`` (per device) give bytes, ``episodes`` how many are done, ``lasts_s`` when
     it ends by itself.  A run under an enforced cap that asks for more ends out of memory.

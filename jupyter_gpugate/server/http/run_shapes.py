@@ -105,7 +105,7 @@ class OutputAnswer(Answer):
 
 
 class CancelAnswer(Answer):
-    """How a run was stopped."""
+    """The stop of a run."""
 
     cancelled: bool
     end: End

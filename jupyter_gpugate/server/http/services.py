@@ -1,4 +1,4 @@
-"""What the handlers of the user API are given by the process that hosts them."""
+"""The services that a hosting process gives to the handlers of the user API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Backend:
 
 
 class Services:
-    """What all handlers share; there is a backend only while this process hosts the gate."""
+    """The services shared by all handlers; the backend exists while this process hosts the gate."""
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
