@@ -2,7 +2,7 @@
 
 A value is ``NAME.pickle`` (protocol 5) beside ``NAME.buffers``, in which its large buffers stand
 one after the other, each after its length; whoever loads the value maps them instead of reading.
-Pickles are only read under the uid that wrote them.  `runs/cell.py` is the other end.
+Pickles are only read under the uid that wrote them.  `programs/worker/values.py` is the other end.
 """
 
 from __future__ import annotations

@@ -44,7 +44,6 @@ _ESSENCE: Final = (
 )
 
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
-_HERE: Final = Path(__file__).parent
 _MOST_PID: Final = 1 << 22  # the kernel's own limit
 
 
@@ -152,7 +151,6 @@ def create_attempt(
     try:
         with opened(draft) as folder:
             folder.write_record("launch.json", launch)
-            folder.write("worker.py", (_HERE / "cell.py").read_bytes())
             if source is not None:
                 folder.write("cell.py", source.encode("utf-8", "surrogatepass"))
         _make_way(place)

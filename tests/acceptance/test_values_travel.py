@@ -208,7 +208,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
     assert list(place.iterdir()) == []
     text = notebook.fails("%%gated_eval full --output y\ny = [bytearray(3_000_000)]").traceback
     assert "OSError: output `y` cannot be written: File too large" in text
-    assert "worker.py" not in text
+    assert "gpugate_programs" not in text
     attempt = Path(newest(shared_server, "full")["directory"], "attempts", "1")
     assert not list(attempt.glob("*result.*"))
     notebook.run("resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))")

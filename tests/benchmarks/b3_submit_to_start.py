@@ -185,7 +185,6 @@ class _ByHand:
         attempt.mkdir(parents=True)
         shutil.copy(self._template / "env.json", self._spare / str(self._number))
         old = self._template / "attempts" / "1"
-        shutil.copy(old / "worker.py", attempt)
         launch = json.loads((old / "launch.json").read_text())
         launch |= {"socket": str(self._socket), "run_id": f"by-hand-{self._number}"}
         launch["parameters"] = {"mark": str(mark)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -13,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jupyter_gpugate.runs
+import jupyter_gpugate.programs.worker
 from jupyter_gpugate.client import values
 
-WORKER_SOURCE = Path(jupyter_gpugate.runs.__file__).with_name("cell.py")
+#: A worker that is started from here runs as from its copy: it does not know the package.
+PROGRAM = Path(jupyter_gpugate.programs.worker.__file__).parent
 PATIENCE_S = 240
 
 
@@ -49,6 +49,7 @@ class CellRun:
     directory: Path
     source: str
     interpreter: str = sys.executable
+    program: Path = PROGRAM
     path: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)  # of launch.json, where not the default
     environment: dict[str, str] = field(default_factory=dict)
@@ -74,7 +75,6 @@ class CellRun:
         }
         (directory / "launch.json").write_text(json.dumps(launch))
         (directory / "cell.py").write_text(textwrap.dedent(self.source))
-        shutil.copy(WORKER_SOURCE, directory / "worker.py")
         return directory
 
     def start(self, worker: int = 0, directory: Path | None = None, **facts: Any) -> Worker:
@@ -118,7 +118,7 @@ class Worker:
             "IPYTHONDIR": str(run.directory / "ipython"),
         }
         self.process = subprocess.Popen(
-            [run.interpreter, str(directory / "worker.py"), str(directory), str(index)],
+            [run.interpreter, str(run.program), str(directory), str(index)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

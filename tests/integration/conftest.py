@@ -1,13 +1,15 @@
-"""Fixtures of several integration tests: a user's directories, and a GPU reader."""
+"""Fixtures of several integration tests: a user's directories, a GPU reader, and a cell's run."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.cell_process import CellRun, other_interpreters
 from tests.integration.gpu_reading import Driver, Reader, driver_in
 from tests.served import Places, end_everything_of
 
@@ -33,3 +35,17 @@ def reader() -> Iterator[Reader]:
     reader = Reader()
     yield reader
     reader.close()
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> CellRun:
+    """An empty cell's run; a test writes the source."""
+    return CellRun(tmp_path, "")
+
+
+@pytest.fixture(params=["kernel's", *other_interpreters()], ids=os.path.basename)
+def any_python(request: pytest.FixtureRequest, cell: CellRun) -> CellRun:
+    """Yield a run under each CPython of this machine; all but the first are bare."""
+    if request.param != "kernel's":
+        cell.interpreter = request.param
+    return cell

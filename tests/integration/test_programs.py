@@ -61,7 +61,7 @@ def test_a_supervisor_runs_from_the_copy_that_its_instructions_name(
         assert record.supervisor is not None
         words = command_of(record.supervisor.pid)
         assert words[-2:] == [str(copy / "supervisor"), str(record.attempt_path)]
-        assert sorted(p.name for p in record.attempt_path.glob("*.py")) == ["worker.py"]
+        assert not list(record.attempt_path.glob("*.py"))
         await side.cancel(run_id)
 
     served(side, test)

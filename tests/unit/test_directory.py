@@ -220,11 +220,9 @@ def test_a_folder_of_another_user_takes_no_runs(root: Path) -> None:
 
 
 def test_an_attempt_has_what_its_supervisor_needs(run: Path, attempt: Path) -> None:
-    """Launch facts, the program and the cell's body are there, under their names."""
-    here = Path(directory.__file__).parent
+    """The instructions and the cell's body are there, under their names."""
     assert attempt == run / "attempts" / "1"
-    assert names(attempt) == ["cell.py", "launch.json", "worker.py"]
-    assert (attempt / "worker.py").read_bytes() == (here / "cell.py").read_bytes()
+    assert names(attempt) == ["cell.py", "launch.json"]
     assert (attempt / "cell.py").read_text() == "x = 1\n"
     assert directory.launch_of(attempt) == {"attempt": 1, "fence": 7}
     assert "cell.py" not in names(directory.create_attempt(run, 2, {"attempt": 2}))

@@ -62,7 +62,7 @@ def test_a_gate_is_nobodys_notebook_and_nobodys_run() -> None:
     """Variables of one kernel or one run do not reach the processes that a gate starts."""
     own = {"JPY_SESSION_NAME": "/a.ipynb", "GPUGATE_RUN_ID": "r", "GPUGATE_CAPS": "{}"}
     kept = {"PATH": "/bin", "LD_LIBRARY_PATH": "/site/lib", "JUPYTERHUB_USER": "ada"}
-    process = {"JPY_PARENT_PID": "7", "GPUGATE_EVENTS": "/proc/7/fd/3"}
+    process = {"JPY_PARENT_PID": "7", "GPUGATE_EVENTS": "/proc/7/fd/3", "GPUGATE_ATTEMPT_DIR": "/r"}
     assert for_a_gate({**own, **kept, **process}) == kept
     assert for_a_run({**kept, **process}) == kept
 

@@ -24,8 +24,8 @@ PACKAGE = "jupyter_gpugate"
 LINE = re.compile(
     r"Runs in (?P<process>.+); may import (?P<parts>[^;]+?)(?:, and when used (?P<lazy>.+))?\.$"
 )
-#: Single files that run where nothing of ours is installed.
-ALONE = {"runs.source", "runs.cell"}
+#: A single file that runs where nothing of ours is installed.
+ALONE = {"runs.source"}
 #: Modules on top, used by every folder whose first line lists them; they need nothing of ours.
 SHARED = {"places", "proc"}
 #: The module that builds a gate; the others of its folder know the port alone.
@@ -298,7 +298,7 @@ def test_programs_stand_alone(module: str) -> None:
     """A program needs the standard library, and its own modules by relative imports; a worker uses
     more where it is there.
     """
-    is_worker = module == "runs.cell" or module.startswith("programs.worker")
+    is_worker = module.startswith("programs.worker")
     guests = GUESTS | {"IPython", "traitlets"} if is_worker else set()
     others = [i for i in imports_of(module) if not i.relative]
     foreign = [i for i in others if i.top not in sys.stdlib_module_names]

@@ -117,12 +117,12 @@ def test_what_a_dead_kernel_left_behind_keeps_its_notebooks_name() -> None:
 
     processes = table((20, 1), (21, 20), (30, 1), (40, 1), (50, 5), (5, 1))
     for pid, text in ((20, ENVIRON), (21, ENVIRON), (30, b""), (50, ENVIRON)):
-        kernels.look_at(processes[pid], b"python\0worker.py\0", environ(pid, text))
+        kernels.look_at(processes[pid], b"python\0worker\0", environ(pid, text))
     kernels.look_at(processes[40], b"sh\0", environ(40, ENVIRON + b"GPUGATE_RUN_ID=r1\0"))
     kernels.look_at(processes[5], KERNEL, environ(5, ENVIRON))
     found = {kernel.key.pid: kernel.name for kernel in kernels.among(processes)}
     assert found == dict.fromkeys((5, 20), "/home/ada/train.ipynb")
-    kernels.look_at(processes[20], b"python\0worker.py\0", environ(20, b""))
+    kernels.look_at(processes[20], b"python\0worker\0", environ(20, b""))
     assert asked.count(20) == 1, "an environment is read once"
     kernels.forget(5)
     assert {k.key.pid for k in kernels.among(table((20, 1), (21, 20), (50, 1)))} >= {20, 50}

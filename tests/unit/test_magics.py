@@ -23,7 +23,7 @@ import jupyter_gpugate
 from jupyter_gpugate.client import waiting
 from jupyter_gpugate.client.errors import RunCancelled, RunDetached, RunFailed
 from jupyter_gpugate.places import SOCKET_VARIABLE
-from jupyter_gpugate.runs import cell as run_side
+from jupyter_gpugate.programs.worker.values import load_input
 from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 DONE = {"status": "ended", "end": "completed", "attempt": 1}
@@ -227,7 +227,7 @@ def test_inputs_are_staged_as_files_and_only_named_in_the_request(
     inputs = gate.bodies("/runs")[0]["inputs"]
     staged = Path(inputs["staged"])
     assert inputs["names"] == ["x", "y"]
-    assert [run_side.load_input(staged, name) for name in "xy"] == [[1, 2], {"k": 3}]
+    assert [load_input(staged, name) for name in "xy"] == [[1, 2], {"k": 3}]
 
 
 def test_inputs_of_a_refused_run_are_removed(

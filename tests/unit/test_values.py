@@ -15,7 +15,7 @@ import torch
 
 from jupyter_gpugate import places
 from jupyter_gpugate.client import results, values
-from jupyter_gpugate.runs import cell
+from jupyter_gpugate.programs.worker import values as worker_values
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def there_and_back(value: object) -> Any:
     """Stage a value as the notebook does and load it as the run does."""
-    return cell.load_input(values.stage({"x": value}), "x")
+    return worker_values.load_input(values.stage({"x": value}), "x")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_large_arrays_travel_beside_the_pickle() -> None:
     folder = values.stage({"both": (large, small)})
     assert sorted(path.name for path in folder.iterdir()) == ["both.buffers", "both.pickle"]
     assert (folder / "both.pickle").stat().st_size < 10_000
-    got: Any = cell.load_input(folder, "both")
+    got: Any = worker_values.load_input(folder, "both")
     assert np.array_equal(got[0], large)
     assert np.array_equal(got[1], small)
 
@@ -53,9 +53,9 @@ def test_large_arrays_travel_beside_the_pickle() -> None:
 def test_the_run_may_change_what_it_was_given() -> None:
     """A loaded array can be written to without touching the staged file."""
     folder = values.stage({"x": np.zeros(100_000)})
-    got: Any = cell.load_input(folder, "x")
+    got: Any = worker_values.load_input(folder, "x")
     got[0] = 1
-    again: Any = cell.load_input(folder, "x")
+    again: Any = worker_values.load_input(folder, "x")
     assert again[0] == 0
 
 
@@ -164,7 +164,7 @@ def test_large_outputs_come_back_from_beside_the_pickle(tmp_path: Path) -> None:
     sizes = (100_000, 3, 20_001, 50_000)
     arrays: list[Any] = [np.arange(size, dtype=np.float32) for size in sizes]
     path = tmp_path / "attempts" / "2" / "result.arrays.0.pickle"
-    cell.write_output(path, arrays)
+    worker_values.write_output(path, arrays)
     assert path.stat().st_size < 10_000
     got: Any = results.load(state)["arrays"]
     assert all(np.array_equal(one, other) for one, other in zip(got, arrays, strict=True))

@@ -1822,10 +1822,8 @@ class Supervisor:
         if launch["kind"] == "cell":
             environment = {**environment, "GPUGATE_MARK": os.urandom(8).hex()}
             here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-            worker = os.path.join(here, "worker")
-            program = worker if os.path.isdir(worker) else self._path("worker.py")
-            index = environment["GPUGATE_WORKER"]
-            argv = [launch["interpreter"], *launch["flags"], program, self.attempt, index]
+            program = [os.path.join(here, "worker"), self.attempt, environment["GPUGATE_WORKER"]]
+            argv = [launch["interpreter"], *launch["flags"], *program]
         umask = self.umask if launch["umask"] is None else launch["umask"]
         how = {"cwd": launch["cwd"], "umask": umask, "preexec_fn": self._before_exec}
         started = Worker(argv, environment, **how)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.integration.cell_process import CellRun, Ended
@@ -14,12 +12,6 @@ LOCALES = {
     "an old locale": {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
     "POSIX": {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
 }
-
-
-@pytest.fixture
-def cell(tmp_path: Path) -> CellRun:
-    """An empty cell's run; a test writes the source."""
-    return CellRun(tmp_path, "")
 
 
 @pytest.mark.parametrize("locale", LOCALES.values(), ids=LOCALES)

@@ -1,4 +1,4 @@
-"""What a worker decides from a cell's source and from words alone."""
+"""Loops over episodes that may be resumed, and those that carry something on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from jupyter_gpugate.runs import cell
+from jupyter_gpugate.programs.worker.loop_state import carried
 
 CARRIES_NOTHING = {
     "keeps alone": """
@@ -109,46 +109,10 @@ CARRIES_SOMETHING = {
 @pytest.mark.parametrize("source", CARRIES_NOTHING.values(), ids=CARRIES_NOTHING)
 def test_a_loop_that_only_keeps_values_may_be_resumed(source: str) -> None:
     """A loop whose iterations leave nothing behind but kept values may leave episodes out."""
-    assert cell.carried(ast.parse(textwrap.dedent(source))) == ""
+    assert carried(ast.parse(textwrap.dedent(source))) == ""
 
 
 @pytest.mark.parametrize(("source", "named"), CARRIES_SOMETHING.values(), ids=CARRIES_SOMETHING)
 def test_a_loop_that_carries_something_must_start_anew(source: str, named: str) -> None:
     """A loop that carries anything else from one episode to the next is named with its line."""
-    assert named in cell.carried(ast.parse(source))
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("64", 64),
-        ("-3", -3),
-        ("0", 0),
-        ("0.1", 0.1),
-        (".5", 0.5),
-        ("1e-4", 1e-4),
-        ("007", "007"),
-        ("1_000", "1_000"),
-        ("nan", "nan"),
-        ("inf", "inf"),
-        ("", ""),
-        ("resnet50", "resnet50"),
-        ("1.2.3", "1.2.3"),
-        ("٣", "٣"),
-        ("9" * 400, "9" * 400),
-        (16, 16),
-        (None, None),
-    ],
-)
-def test_parameters_become_numbers_only_where_they_are_written_as_numbers(
-    text: object, value: object
-) -> None:
-    """A parameter is a number exactly where its text is one in plain decimal notation."""
-    parsed = cell.parsed(text)
-    assert parsed == value
-    assert type(parsed) is type(value)
-
-
-def test_an_episode_says_which_one_it_is() -> None:
-    """Printed, an episode shows its index."""
-    assert str(cell.Episode(3, lambda _index, _value: None)) == "Episode(3)"
+    assert named in carried(ast.parse(source))

@@ -1,4 +1,4 @@
-"""Which statements of a cell a started process executes for a name."""
+"""The statements of a cell that a started process executes for a name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import textwrap
 
 import pytest
 
-from jupyter_gpugate.runs.cell import Outline, _only
+from jupyter_gpugate.programs.worker.outline import Outline
+from jupyter_gpugate.programs.worker.statements import thinned_block
 
 CELL = """
     from __future__ import annotations
@@ -78,11 +79,11 @@ CELL = """
 
 
 def executed(name: str) -> str:
-    """What is executed for ``name``, as source."""
+    """Return the source that is executed for ``name``."""
     outline = Outline(textwrap.dedent(CELL), "cell.py")
     chosen = {part.node for part in outline.needed(name)[0]}
     lines = textwrap.dedent(CELL).splitlines()
-    statements = _only(outline.tree.body, chosen)
+    statements = thinned_block(outline.tree.body, chosen)
     assert [node.lineno for node in statements] == sorted(node.lineno for node in statements)
     found = [n for part in outline.parts if part.node in chosen for n in [part.node]]
     return "\n".join("\n".join(lines[n.lineno - 1 : n.end_lineno]) for n in found)

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.integration.cell_process import CellRun
-
-
-@pytest.fixture
-def cell(tmp_path: Path) -> CellRun:
-    """An empty cell's run; a test writes the source."""
-    return CellRun(tmp_path, "")
-
 
 SERVER = """
 import http.server
