@@ -60,6 +60,20 @@ class Peer(NamedTuple):
     uid: int
 
 
+class Caller(NamedTuple):
+    """A process that asks something of a gate, and the name of the user that it acts for."""
+
+    uid: int
+    pid: int
+    start_ticks: Optional[int]  # None: its process cannot be seen from here
+    name: str
+
+    def run_side(self, label: str = "") -> str:
+        """Name a run side of the caller's user: the only one, or one of several by its label."""
+        own = f"uid-{self.uid}"
+        return own if label in ("", own) else f"{own}/{label}"
+
+
 def boot_id(proc: str = "/proc") -> str:
     """Return the kernel's name for this boot."""
     return Path(proc, "sys/kernel/random/boot_id").read_text("ascii", "replace").strip()

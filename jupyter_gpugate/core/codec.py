@@ -1,4 +1,4 @@
-"""The lease messages and every value of the core, to and from JSON.
+"""Every value of the core to JSON and back.
 
 One codec for all: a frozen dataclass becomes an object with its field names, an enum its value, a
 named tuple a list.  Reading is strict: an unknown, missing or ill-typed field is a
@@ -15,11 +15,6 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, TypeVar
-
-LEASE_PATH = "/lease/v1"
-#: Seconds between heartbeats, and between presences.
-HEARTBEAT_S = 2.0
-PRESENCE_S = 10.0
 
 #: No number that means anything is larger, and every reckoning with smaller ones stays finite.
 LARGEST = (1 << 63) - 1

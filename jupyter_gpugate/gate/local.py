@@ -48,6 +48,7 @@ from jupyter_gpugate.gate.port import (
     Unlocked,
     Unrecorded,
 )
+from jupyter_gpugate.proc import Caller
 
 
 class LocalGate(Gate):
@@ -57,6 +58,9 @@ class LocalGate(Gate):
         self.loop = loop
         self._history = history
         self._owner = owner
+
+    def for_caller(self, caller: Caller) -> LocalGate:
+        return LocalGate(self.loop, self._history, caller.name)
 
     @property
     def version(self) -> int:

@@ -14,6 +14,7 @@ from jupyter_gpugate.core.evidence import Track
 from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.core.samples import ProcessKey, RamReading
+from jupyter_gpugate.proc import Caller
 
 #: JSON data.
 Json = dict[str, Any]
@@ -143,6 +144,9 @@ class Figures:
 
 class Gate(Protocol):
     """A gate, as one of its users may use it."""
+
+    def for_caller(self, caller: Caller) -> Gate:
+        """The same gate, for whoever makes one request."""
 
     @property
     def version(self) -> int:

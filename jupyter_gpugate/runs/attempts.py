@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.codec import from_json, to_json
+from jupyter_gpugate.core.codec import ProtocolError, from_json, to_json
+from jupyter_gpugate.core.messages import DeclineMessage, FinishedMessage, WithdrawMessage
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport, RunEnd
 from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.runs import directory, events
@@ -134,8 +135,7 @@ class Attempts:
 
     async def decline(self, grant: Grant, reason: str, end: RunEnd | None = None) -> None:
         """Give a grant back: the run queues again or, with an end, is over."""
-        body = {"run_id": grant.run_id, "fence": grant.fence, "reason": reason}
-        await self._gate.tell("decline", {**body, "end": end.value if end else None})
+        await self._gate.tell(DeclineMessage(grant.run_id, grant.fence, reason, end))
         self.fences.discard(grant.fence)
 
     async def _see_through(self, record: Record) -> None:
@@ -148,15 +148,15 @@ class Attempts:
         cgroup = await asyncio.to_thread(directory.cgroup_of, record.attempt_path)
         await Cgroup(cgroup, record.run_id).remove()
         report = from_json(EndReport, outcome["end"], "end")
-        message = {"run_id": record.run_id, "fence": record.fence, "end": outcome["end"]}
-        told = await self._gate.tell("finished", message)
+        told = await self._gate.tell(FinishedMessage(record.run_id, record.fence or 0, report))
         self.fences.discard(record.fence or 0)
-        peaks = told.get("peaks") or _reported_peaks(report)
+        peaks = (told.peaks if told else None) or _reported_peaks(report)
         if report.outcome.value in REQUEUED:
             await self._requeue(record, report, outcome)
         else:
-            seen = {name: told[name] for name in ("elsewhere", "grown") if told.get(name)}
-            record.summary = {**record.summary, "peaks": peaks, **seen}
+            seen = {"elsewhere": told.elsewhere, "grown": list(told.grown)} if told else {}
+            known = {name: value for name, value in seen.items() if value}
+            record.summary = {**record.summary, "peaks": peaks, **known}
             await self.end(record, _end_of(record, report), report.reason, outcome)
 
     async def tell_end(self, record: Record) -> None:
@@ -164,11 +164,12 @@ class Attempts:
         outcome = record.summary.get("outcome")
         launch = await asyncio.to_thread(directory.launch_of, record.attempt_path)
         if outcome and launch:
-            message = {"run_id": record.run_id, "fence": launch["fence"], "end": outcome["end"]}
-            await self._gate.tell("finished", message)
+            with suppress(ProtocolError):  # a summary that somebody has changed
+                end = from_json(EndReport, outcome["end"], "end")
+                await self._gate.tell(FinishedMessage(record.run_id, launch["fence"], end))
         if not outcome or outcome["end"]["outcome"] in REQUEUED:
-            message = {"run_id": record.run_id, "reason": record.summary.get("reason", "")}
-            await self._gate.tell("withdraw", message)
+            reason = record.summary.get("reason", "")
+            await self._gate.tell(WithdrawMessage(record.run_id, reason=reason))
 
     async def _lost(self, record: Record) -> dict[str, Any]:
         """The supervisor is gone without a word: stop what is left, and say so."""
@@ -196,7 +197,7 @@ class Attempts:
     async def _requeue(self, record: Record, report: EndReport, outcome: Mapping[str, Any]) -> None:
         """The attempt is over and the run is not, unless its user has cancelled it meanwhile."""
         if record.ending or record.cancelled:
-            await self._gate.tell("withdraw", {"run_id": record.run_id, "reason": "cancelled"})
+            await self._gate.tell(WithdrawMessage(record.run_id, reason="cancelled"))
             await self.end(record, RunEnd.CANCELLED, "cancelled", outcome)
             return
         summary = {**record.summary, "status": QUEUED}

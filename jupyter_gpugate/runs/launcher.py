@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jupyter_gpugate.core.messages import WithdrawMessage
 from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.proc import boot_id
@@ -333,7 +334,7 @@ class Launcher:
     async def _withdraw(self, record: Record, reason: str) -> bool:
         """Take a run back that has not started; False when it has."""
         try:
-            await self._gate.insist("withdraw", {"run_id": record.run_id, "reason": reason})
+            await self._gate.insist(WithdrawMessage(record.run_id, reason=reason))
         except GateRefused:
             return False
         await self._attempts.end(record, RunEnd.CANCELLED, reason)

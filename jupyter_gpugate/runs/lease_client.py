@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
@@ -10,16 +11,19 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 from tornado.tcpclient import TCPClient
 
-from jupyter_gpugate.core.codec import LEASE_PATH
+from jupyter_gpugate.core.codec import from_json, to_json
+from jupyter_gpugate.core.messages import LEASE_PATH, Message, Refusal
 from jupyter_gpugate.places import socket_address
 from jupyter_gpugate.proc import peer_of
+
+A = TypeVar("A")
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
@@ -32,10 +36,10 @@ class GateAway(Exception):
 class GateRefused(Exception):
     """The gate answered with a refusal that asking again will not change."""
 
-    def __init__(self, status: int, body: dict[str, Any], retry_after: str | None = None) -> None:
-        super().__init__(body.get("message", f"status {status}"))
+    def __init__(self, status: int, refusal: Refusal, retry_after: str | None = None) -> None:
+        super().__init__(refusal.message)
         self.status = status
-        self.body = body
+        self.refusal = refusal
         self.retry_after = retry_after
 
 
@@ -117,45 +121,47 @@ class LeaseClient:
     def __init__(self, path: str | Dial) -> None:
         self._client = UnixClient(path)
 
-    async def ask(
-        self, message: str, body: dict[str, Any], timeout_s: float = 20.0
-    ) -> dict[str, Any]:
+    async def ask(self, message: Message[A], timeout_s: float = 20.0) -> A:
         """The gate's answer; `GateAway` without one, `GateRefused` for a 4xx."""
         try:
             response = await self._client.fetch(
-                f"{LEASE_PATH}/{message}",
+                f"{LEASE_PATH}/{message.name}",
                 method="POST",
-                body=json.dumps(body),
+                body=json.dumps(to_json(message)),
                 request_timeout=timeout_s,
             )
         except OSError as error:
             raise GateAway(str(error)) from None
-        try:
-            answer = json.loads(response.body or b"{}")
-        except ValueError:
-            answer = {}
         if response.code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            raise GateAway(answer.get("message") or f"status {response.code}")
+            raise GateAway(_refusal_in(response).message)
         if response.code >= HTTPStatus.BAD_REQUEST:
-            raise GateRefused(response.code, answer, response.headers.get("Retry-After"))
-        return dict(answer)
+            retry_after = response.headers.get("Retry-After")
+            raise GateRefused(response.code, _refusal_in(response), retry_after)
+        return cast(A, from_json(message.answer, json.loads(response.body), "answer"))
 
-    async def insist(self, message: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def insist(self, message: Message[A]) -> A:
         """Ask again and again, with growing jittered pauses, until the gate has answered."""
         pause = FIRST_PAUSE_S
         while True:
             try:
-                return await self.ask(message, body)
+                return await self.ask(message)
             except GateAway:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
                 pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    async def tell(self, message: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Insist on what the gate may already know, or no longer; then there is no answer: {}."""
+    async def tell(self, message: Message[A]) -> A | None:
+        """Insist on what the gate may already know, or no longer; then there is no answer."""
         try:
-            return await self.insist(message, body)
+            return await self.insist(message)
         except GateRefused:
-            return {}
+            return None
 
     def close(self) -> None:
         self._client.close()
+
+
+def _refusal_in(response: HTTPResponse) -> Refusal:
+    """Read the gate's words; an answer that has none, such as tornado's own, is named by status."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return from_json(Refusal, json.loads(response.body or b""), "answer")
+    return Refusal("refused", f"status {response.code}")

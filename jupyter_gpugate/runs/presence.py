@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
-from jupyter_gpugate.core.codec import PRESENCE_S, from_json
+from jupyter_gpugate.core.codec import to_json
+from jupyter_gpugate.core.messages import (
+    PRESENCE_S,
+    LiveLease,
+    PresenceMessage,
+    RegisterMessage,
+    WithdrawMessage,
+)
 from jupyter_gpugate.core.reports import RunEnd
-from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.runs.attempts import Attempts
 from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, GateAway, LeaseClient
 from jupyter_gpugate.runs.record import ENDED, QUEUED, Record
-from jupyter_gpugate.runs.submitting import RUN_SIDE, Submissions
+from jupyter_gpugate.runs.submitting import Submissions
 from jupyter_gpugate.runs.tasks import Tasks
 
 #: The pause between two presences that brought no news, one of which may have missed a new run.
@@ -53,30 +58,27 @@ class Presence:
         """Exchange with the gate which runs each side has, and settle the differences."""
         unfinished = self._records.unfinished()
         fences = {r.run_id: r.fence for r in unfinished if r.fence is not None}
-        run_ids = [record.run_id for record in unfinished]
-        answer = await self._gate.insist(
-            "register", {"run_side": RUN_SIDE, "fences": fences, "run_ids": run_ids}
-        )
-        for run_id in answer["unneeded"]:
+        run_ids = tuple(record.run_id for record in unfinished)
+        answer = await self._gate.insist(RegisterMessage(fences, run_ids))
+        for run_id in answer.unneeded:
             if run_id not in self._submissions.under_way:
-                await self._account_for(run_id, answer.get("live", {}).get(run_id))
-        unknown = [self._records.get(run_id) for run_id in answer["unknown"]]
+                await self._account_for(run_id, answer.live.get(run_id))
+        unknown = [self._records.get(run_id) for run_id in answer.unknown]
         await self._queue_again([r for r in unknown if r is not None and r.status == QUEUED])
 
-    async def _account_for(self, run_id: str, lease: Mapping[str, Any] | None) -> None:
+    async def _account_for(self, run_id: str, lease: LiveLease | None) -> None:
         """Report the end of a run that the gate holds as unfinished, or take the run up."""
         record = self._records.get(run_id)
         if record is None:
             late = await self._inventory.take_in([run_id])
             if not late and lease is not None:
                 # Its directory is lost, its processes may not be.
-                late = [self._inventory.stray(run_id, lease["name"], lease["attempt"])]
-                late[0].fence = lease["fence"]
+                late = [self._inventory.stray(run_id, lease.name, lease.attempt)]
+                late[0].fence = lease.fence
             await self._take_up(late)
             record = self._records.get(run_id)
         if record is None:
-            told = {"run_id": run_id, "reason": "unknown to its run side"}
-            await self._gate.tell("withdraw", told)
+            await self._gate.tell(WithdrawMessage(run_id, reason="unknown to its run side"))
         elif record.status == ENDED:
             await self._attempts.tell_end(record)
 
@@ -112,21 +114,19 @@ class Presence:
 
     async def _hear(self) -> bool:
         """Report the waiting runs and act on the answer; return whether it contained any news."""
-        waiting = [r.run_id for r in self._records.unfinished() if r.status == QUEUED]
-        known = sorted(self._attempts.fences)
-        body = {"run_side": RUN_SIDE, "run_ids": waiting, "known": known}
-        news = await self._gate.ask("presence", body, PRESENCE_S + 10)
-        for data in news["grants"]:
-            grant = from_json(Grant, data, "grant")
+        waiting = tuple(r.run_id for r in self._records.unfinished() if r.status == QUEUED)
+        known = tuple(sorted(self._attempts.fences))
+        news = await self._gate.ask(PresenceMessage(waiting, known), PRESENCE_S + 10)
+        for grant in news.grants:
             record = self._records.get(grant.run_id)
             if record is None or record.status == ENDED:
                 await self._attempts.decline(grant, "no longer wanted", RunEnd.CANCELLED)
             else:
-                estimate = news["estimates"].get(grant.run_id)
+                estimate = to_json(news.estimates.get(grant.run_id))
                 record.summary = {**record.summary, "estimate": estimate}
                 self._attempts.start(record, grant)
-        for data in news["ended"]:
-            record = self._records.get(data["run_id"])
+        for ended in news.ended:
+            record = self._records.get(ended.run_id)
             if record is not None and record.status == QUEUED:
-                await self._attempts.end(record, RunEnd(data["end"]), data["reason"])
-        return any(news.values())
+                await self._attempts.end(record, ended.end, ended.reason)
+        return bool(news)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.codec import to_json
+from jupyter_gpugate.core.messages import HEARTBEAT_S
 from jupyter_gpugate.core.reports import AttemptOutcome
 from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.proc import RUN_MODULE, boot_id, is_token, isolation, start_ticks
@@ -25,7 +26,6 @@ from jupyter_gpugate.runs.processes import ProcessName, is_alive, tagged
 from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import Record
 
-HEARTBEAT_S = 2.0
 OOM_SCORE = 500
 
 #: What a machine is out of for a while; a run that cannot start for it is none that never can.

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from jupyter_gpugate.core.admission.masks import mask_of
 from jupyter_gpugate.core.codec import to_json
+from jupyter_gpugate.core.messages import (
+    DefaultsMessage,
+    Message,
+    RequestMessage,
+    WithdrawMessage,
+)
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import TooLarge, in_words
@@ -28,8 +33,7 @@ from jupyter_gpugate.runs.staging import NotStaged
 from jupyter_gpugate.runs.tasks import Tasks
 from jupyter_gpugate.runs.unheard import digest_of
 
-#: What every message of this run side says of itself.
-RUN_SIDE = f"uid-{os.getuid()}"
+A = TypeVar("A")
 
 #: The gate may first have to learn whether there is a GPU.
 ANSWER_S = 30.0
@@ -98,7 +102,7 @@ class Submissions:
         """Ask for a run that the gate does not know until it answers; why it refused, or ""."""
         while record.status == QUEUED:
             try:
-                await self._gate.insist("request", _message(record.request))
+                await self._gate.insist(RequestMessage(record.request))
                 break
             except GateRefused as error:
                 if error.retry_after is None:
@@ -131,11 +135,10 @@ class Submissions:
                 503, "disk", f"the run directory cannot be written: {in_words(error)}"
             ) from None
         try:
-            await self._asked("request", _message(request))
+            await self._asked(RequestMessage(request))
         except GateAwayRefused:
             # It may have heard the question all the same.
-            withdrawal = {"run_id": run_id, "reason": "its submit was refused"}
-            self._tasks.spawn(self._withdraw(withdrawal))
+            self._tasks.spawn(self._withdraw(run_id))
             await asyncio.to_thread(remove_run, path)
             raise
         except BaseException:
@@ -150,7 +153,7 @@ class Submissions:
     ) -> tuple[dict[str, Any], dict[str, str], Request]:
         if body.get("gpus") is None:
             mask = mask_of(environment_of(body))
-            body = {**body, **await self._asked("defaults", {"visible": mask})}
+            body = {**body, **to_json(await self._asked(DefaultsMessage(mask)))}
         spec, environ = spec_of(run_id, body, self._root, digest)
         source = await self._read(spec, environ, body)
         _refuse_unreadable(source)
@@ -172,23 +175,22 @@ class Submissions:
             self._reading[key] -= 1
             self._reading += Counter()  # what is 0 goes
 
-    async def _asked(self, message: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def _asked(self, message: Message[A]) -> A:
         try:
-            return await self._gate.ask(message, body, ANSWER_S)
+            return await self._gate.ask(message, ANSWER_S)
         except GateAway as error:
             raise GateAwayRefused(503, "gate_away", f"nothing can be queued now: {error}") from None
         except GateRefused as error:
-            detail = error.body.get("detail", {})
             raise Refused(
                 error.status,
-                error.body.get("error", "refused"),
+                error.refusal.error,
                 str(error),
                 retry_after=error.retry_after,
-                **detail,
+                **error.refusal.detail,
             ) from None
 
-    async def _withdraw(self, withdrawal: dict[str, Any]) -> None:
-        await self._gate.tell("withdraw", withdrawal)
+    async def _withdraw(self, run_id: str) -> None:
+        await self._gate.tell(WithdrawMessage(run_id, reason="its submit was refused"))
 
 
 class GateAwayRefused(Refused):
@@ -199,10 +201,6 @@ def _first_summary(spec: Mapping[str, Any]) -> dict[str, Any]:
     """A run as it is at its submit, with what lists need of its spec."""
     told = {field: spec[field] for field in ("run_id", "name", "machine", "submitted")}
     return {**told, "key": spec.get("idempotency_key"), "status": QUEUED, "attempt": 0}
-
-
-def _message(request: Request) -> dict[str, Any]:
-    return {"request": to_json(request), "run_side": RUN_SIDE}
 
 
 def _refuse_unreadable(source: Mapping[str, Any]) -> None:

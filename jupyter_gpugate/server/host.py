@@ -23,6 +23,7 @@ from tornado.iostream import IOStream
 from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.clock import awake_time
+from jupyter_gpugate.gate.door import Door
 from jupyter_gpugate.gate.gpu.reader import GpuReader
 from jupyter_gpugate.gate.journal.history import History
 from jupyter_gpugate.gate.journal.journal import Journal, JournalError
@@ -91,7 +92,8 @@ class Host:
         self.settings = settings
         self.log = log or logging.getLogger("jupyter_gpugate")
         self.owner = UserNames().of(os.geteuid())
-        self.services = Services(self.owner)
+        self.door = Door(self.owner)
+        self.services = Services(self.door.admit)
         self.fault = ""  # why nobody can be asked here
         self.ready = asyncio.Event()
         told = json.loads(settings.as_text())
@@ -234,7 +236,7 @@ class Host:
         self.services.open(Backend(local, launcher, feed))
 
     def _listen(self, gate: GateLoop) -> None:
-        routes = [*lease_routes(gate, self.owner), *api_routes(self.services)]
+        routes = [*lease_routes(gate, self.door), *api_routes(self.services)]
         application = BoundedApplication(routes, log_function=_say_nothing)
         server = GateServer(application, max_body_size=MOST_DISCARDED_BYTES)
         doors = Doors(server, self.settings.socket, self._claim.name, self.log)

@@ -20,7 +20,13 @@ import pytest
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
-from jupyter_gpugate.core.codec import to_json
+from jupyter_gpugate.core.messages import (
+    FinishedMessage,
+    PresenceMessage,
+    RequestMessage,
+    StartedMessage,
+    WithdrawMessage,
+)
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
 from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient
@@ -308,19 +314,18 @@ def test_figures_are_those_of_the_snapshot(
 async def evict(run_id: str, places: Places) -> None:
     """Be the run side and the supervisor of a run that is evicted, and says so twice."""
     gate = LeaseClient(str(places.socket))
-    asked = to_json(request(run_id, vram=None, ram=GB, gpus=0))
-    await gate.ask("request", {"request": asked, "run_side": "another"})
-    present = {"run_side": "another", "run_ids": [run_id], "known": []}
-    while not (news := await gate.ask("presence", present))["grants"]:
+    asked = request(run_id, vram=None, ram=GB, gpus=0)
+    await gate.ask(RequestMessage(asked, run_side="another"))
+    present = PresenceMessage((run_id,), run_side="another")
+    while not (news := await gate.ask(present)).grants:
         pass
-    lease = {"run_id": run_id, "fence": news["grants"][0]["fence"]}
-    started = {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid()), "boot_id": ""}
-    await gate.ask("started", {**lease, **started})
-    evicted = {**lease, "end": to_json(EndReport(AttemptOutcome.EVICTED, "evicted"))}
-    await gate.ask("finished", evicted)
+    fence, ticks = news.grants[0].fence, start_ticks(os.getpid())
+    await gate.ask(StartedMessage(run_id, fence, os.getpid(), ticks or 0, ""))
+    evicted = FinishedMessage(run_id, fence, EndReport(AttemptOutcome.EVICTED, "evicted"))
+    await gate.ask(evicted)
     with suppress(GateRefused):
-        await gate.ask("finished", evicted)
-    await gate.ask("withdraw", {"run_id": run_id})
+        await gate.ask(evicted)
+    await gate.ask(WithdrawMessage(run_id))
     gate.close()
 
 

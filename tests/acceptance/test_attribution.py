@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.core.messages import HeartbeatMessage
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs.lease_client import LeaseClient
 from tests.fake_nvml import GB, HOLDER, StandIn
@@ -278,12 +280,13 @@ def test_a_run_cannot_claim_what_is_not_its_own(server: Served) -> None:
     ):
         try:
             pids = (bystander.pid, marked.pid)
-            claimed = [*row["tree"], *([pid, start_ticks(pid)] for pid in pids)]
-            beat = {"run_id": run_id, "fence": row["fence"], "tree": claimed}
+            claimed = [*row["tree"], *((pid, start_ticks(pid) or 0) for pid in pids)]
+            tree = tuple(ProcessKey(*key) for key in claimed)
+            beat = HeartbeatMessage(run_id, row["fence"], tree)
 
             async def send() -> None:
                 gate = LeaseClient(str(server.places.socket))
-                await gate.ask("heartbeat", beat)
+                await gate.ask(beat)
                 gate.close()
 
             def named() -> list[int]:

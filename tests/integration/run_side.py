@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from jupyter_gpugate.core.codec import to_json
+from jupyter_gpugate.core.messages import Defaults, Differences, Gone, Queued
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.machine import Machine, this_machine
 from tests.integration.supervised import PATIENCE_S, Gate
@@ -25,11 +27,11 @@ class GateOfRuns(Gate):
         self.ended: list[dict[str, Any]] = []
         self.verdicts: dict[int, tuple[int, dict[str, Any]]] = {}  # fence -> answer to started
         self.replies.update(
-            defaults=(200, {"gpus": 0}),
-            request=(200, {"status": "queued"}),
-            register=(200, {"unknown": [], "unneeded": []}),
-            withdraw=(200, {"gone": True}),
-            decline=(200, {"gone": True}),
+            defaults=(200, to_json(Defaults(gpus=0, managed=True))),
+            request=(200, to_json(Queued())),
+            register=(200, to_json(Differences())),
+            withdraw=(200, to_json(Gone())),
+            decline=(200, to_json(Gone())),
         )
         self._closed = threading.Event()
 

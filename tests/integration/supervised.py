@@ -21,10 +21,13 @@ from typing import Any
 import pytest
 
 import jupyter_gpugate.programs
+from jupyter_gpugate.core.codec import ProtocolError, from_json, to_json
+from jupyter_gpugate.core.messages import MESSAGES, Go, Recorded, Verdict
 from jupyter_gpugate.programs.supervisor import main as supervisor
 
 PROGRAMS = Path(jupyter_gpugate.programs.__file__).parent
 PATIENCE_S = 60.0
+KINDS = {kind.name: kind for kind in MESSAGES}
 
 #: Stands in for the real bootstrap: runs the cell, then says that it came to its end.
 WORKER = """
@@ -76,20 +79,25 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Gate:
-    """Answers the lease messages as told, and remembers them all."""
+    """Answers the lease messages as told, and remembers and checks them all."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.messages: list[tuple[str, dict[str, Any]]] = []
+        self.problems: list[str] = []  # messages that no gate would accept
         self.replies: dict[str, tuple[int, dict[str, Any]]] = {
-            "started": (200, {"verdict": "go"}),
-            "heartbeat": (200, {"verdict": "continue", "reason": "", "next_in": 0.2}),
-            "finished": (200, {"recorded": True}),
+            "started": (200, to_json(Go())),
+            "heartbeat": (200, to_json(Verdict(next_in=0.2))),
+            "finished": (200, to_json(Recorded())),
         }
         self._server: _Server | None = None
 
     def answer(self, message: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         self.messages.append((message, body))
+        try:
+            from_json(KINDS[message], body)
+        except ProtocolError as error:
+            self.problems.append(f"{message}: {error}")
         return self.replies[message]
 
     def all(self, message: str) -> list[dict[str, Any]]:
@@ -240,6 +248,7 @@ def attempts() -> Iterator[Callable[..., Attempt]]:
             for attempt in made:
                 attempt.clear()
             gate.close()
+        assert gate.problems == []
 
 
 def is_set(setting: Path, value: int) -> bool:

@@ -10,14 +10,22 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.flow import tick
-from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
+from jupyter_gpugate.core.messages import (
+    LEASE_PATH,
+    DeclineMessage,
+    FinishedMessage,
+    PresenceMessage,
+    RequestMessage,
+    StartedMessage,
+)
+from jupyter_gpugate.core.reports import AttemptOutcome, EndReport, RunEnd
 from jupyter_gpugate.core.resources import GB
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate import failpoints, known_gpus, sampling
@@ -35,7 +43,7 @@ from tests.states import request
 FULL = "store.write.before:enospc"
 #: The limit is for broken code only.
 PATIENCE_S = 120.0
-COMPLETED = to_json(EndReport(AttemptOutcome.COMPLETED))
+COMPLETED = EndReport(AttemptOutcome.COMPLETED)
 
 
 class Hosted:
@@ -54,21 +62,20 @@ class Hosted:
 
     async def granted(self, run_id: str) -> int:
         """Ask for a run as another run side would; the fence of its grant."""
-        asked = to_json(request(run_id, vram=None, ram=GB, gpus=0))
-        await self.lease.ask("request", {"request": asked, "run_side": "another"})
-        present = {"run_side": "another", "run_ids": [run_id], "known": []}
-        while not (news := await self.lease.ask("presence", present, 60))["grants"]:
+        asked = request(run_id, vram=None, ram=GB, gpus=0)
+        await self.lease.ask(RequestMessage(asked, run_side="another"))
+        present = PresenceMessage((run_id,), run_side="another")
+        while not (news := await self.lease.ask(present, 60)).grants:
             pass
-        fence: int = news["grants"][0]["fence"]
-        return fence
+        return news.grants[0].fence
 
     async def ended(self, run_id: str) -> tuple[str, str]:
         """Be there until a run of another run side has ended: how, and why."""
-        present = {"run_side": "another", "run_ids": [run_id], "known": []}
-        while not (news := await self.lease.ask("presence", present, 60))["ended"]:
+        present = PresenceMessage((run_id,), run_side="another")
+        while not (news := await self.lease.ask(present, 60)).ended:
             pass
-        (end,) = news["ended"]
-        return end["end"], end["reason"]
+        (end,) = news.ended
+        return end.end.value, end.reason
 
     async def fences(self, run_id: str) -> list[int]:
         """Those of every grant that a run has had."""
@@ -85,14 +92,13 @@ class Hosted:
     ) -> str:
         """Ask to go, as the supervisor with this pid: "go", or why not."""
         ticks = pid if start_ticks is None else start_ticks
-        told = {"run_id": run_id, "fence": fence, "pid": pid, "start_ticks": ticks, "boot_id": ""}
+        message = StartedMessage(run_id, fence, pid, ticks, "")
         try:
-            verdict: str = (await self.lease.ask("started", told))["verdict"]
+            return (await self.lease.ask(message)).verdict
         except GateRefused as error:
             return f"refused {error.status}"
         except GateAway:
             return "away"
-        return verdict
 
     async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """One call of the API: its status and its answer."""
@@ -144,6 +150,21 @@ def hosting(tmp_path: Path) -> Iterator[Hosting]:
     shutil.rmtree(runtime, ignore_errors=True)
 
 
+def test_no_message_says_who_sends_it(hosting: Hosting) -> None:
+    """A request belongs to the user whose process sent it, whoever its body names."""
+
+    async def body(hosted: Hosted) -> None:
+        asked = request("one", vram=None, ram=GB, gpus=0)
+        asked = replace(asked, family=replace(asked.family, owner="somebody"))
+        await hosted.lease.ask(RequestMessage(asked, run_side="uid-12345"))
+        state = hosted.gate.state
+        queued = state.queue.get("one") or state.leases["one"].attempt.queued
+        assert queued.request.owner == getpass.getuser()
+        assert queued.run_side == f"uid-{os.geteuid()}/uid-12345"
+
+    hosting(body)
+
+
 @pytest.mark.behaviour(123)
 def test_of_many_that_ask_to_go_at_once_one_goes(hosting: Hosting) -> None:
     """Two supervisors of one fence never both get "go", and whoever got it gets it again; one of
@@ -168,8 +189,8 @@ def test_a_grant_that_is_declined_is_given_again(hosting: Hosting) -> None:
 
     async def body(hosted: Hosted) -> None:
         fence = await hosted.granted("one")
-        declined = {"run_id": "one", "fence": fence, "reason": "no disk"}
-        assert (await hosted.lease.ask("decline", declined))["gone"]
+        declined = DeclineMessage("one", fence, "no disk")
+        assert (await hosted.lease.ask(declined)).gone
         lease = hosted.gate.state.leases.get("one")
         assert lease is None or lease.terms.fence > fence
 
@@ -180,10 +201,10 @@ def test_a_message_that_is_wrong_is_refused_by_its_field(hosting: Hosting) -> No
     """The one who sent it is told what is wrong, and nothing comes of it."""
 
     async def body(hosted: Hosted) -> None:
-        with pytest.raises(GateRefused) as refused:
-            await hosted.lease.ask("withdraw", {"run_id": "one", "end": "eaten"})
-        assert refused.value.status == 400
-        assert "end" in str(refused.value)
+        wrong = json.dumps({"run_id": "one", "end": "eaten"})
+        answer = await hosted.api.fetch(f"{LEASE_PATH}/withdraw", method="POST", body=wrong)
+        assert answer.code == 400
+        assert "end" in json.loads(answer.body)["message"]
 
     hosting(body)
 
@@ -202,9 +223,8 @@ def test_a_lease_has_one_holder_who_is_known_by_its_whole_name(hosting: Hosting)
         for other in ((10 * pid, ticks), (pid // 10, ticks), (pid, 10 * ticks), (pid, ticks // 10)):
             assert await hosted.started("one", fence, *other) == "refused 409"
         for wrong in (fence // 10, 10 * fence):
-            told = {"run_id": "one", "fence": wrong, "end": COMPLETED}
             with pytest.raises(GateRefused, match="this lease is over"):
-                await hosted.lease.ask("finished", told)
+                await hosted.lease.ask(FinishedMessage("one", wrong, COMPLETED))
         assert await hosted.started("on", fence, pid, ticks) == "refused 409"
         (row,) = (await hosted.ask("GET", "/queue"))[1]["running"]
         assert (row["run_id"], row["owner"], row["pid"]) == ("one", getpass.getuser(), pid)
@@ -238,8 +258,8 @@ def test_a_lease_ends_when_it_is_given_back_or_its_holder_is_gone(
 
     async def body(hosted: Hosted) -> None:
         fence = await hosted.granted("declined")
-        told = {"run_id": "declined", "fence": fence, "reason": "no disk", "end": "failed"}
-        assert await hosted.lease.ask("decline", told) == {"gone": True}
+        declined = DeclineMessage("declined", fence, "no disk", RunEnd.FAILED)
+        assert (await hosted.lease.ask(declined)).gone
         assert await hosted.ended("declined") == ("failed", "no disk")
         assert await hosted.is_empty()
 
@@ -279,9 +299,9 @@ def test_while_the_driver_says_nothing_a_run_with_a_gpu_is_to_come_again(
     monkeypatch.setattr(known_gpus, "GPUS_KNOWN_S", 0.1)
 
     async def body(hosted: Hosted) -> None:
-        asked = {"request": to_json(request("gpu", gpus=1)), "run_side": "another"}
+        asked = RequestMessage(request("gpu", gpus=1), run_side="another")
         with pytest.raises(GateAway, match="the driver has not said yet which GPUs there are"):
-            await hosted.lease.ask("request", asked)
+            await hosted.lease.ask(asked)
         assert await hosted.is_empty()
         await hosted.granted("ram")
 
@@ -311,8 +331,8 @@ def test_an_end_that_was_written_down_late_is_written_down_once(hosting: Hosting
         fence = await hosted.granted("one")
         assert await hosted.started("one", fence, 100) == "go"
         failpoints.arm(FULL)
-        end = {"outcome": "completed", "episodes_done": 1, "peaks": {}}
-        await hosted.lease.ask("finished", {"run_id": "one", "fence": fence, "end": end})
+        end = EndReport(AttemptOutcome.COMPLETED, episodes_done=1)
+        await hosted.lease.ask(FinishedMessage("one", fence, end))
         failpoints.arm("")
         for _ in range(2):
             assert (await hosted.ask("POST", "/drain"))[0] == 200

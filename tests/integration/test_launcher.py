@@ -157,7 +157,8 @@ def test_a_grant_that_meets_a_cancel_is_given_back(
 
     async def test() -> None:
         run_id, _ = await side.submit(program("pass"))
-        gate.replies["withdraw"] = (409, {"error": "state"})  # the grant is on its way
+        # The grant is on its way.
+        gate.replies["withdraw"] = (409, {"error": "state", "message": "too late"})
         cancel = asyncio.ensure_future(side.cancel(run_id))
         await until(lambda: gate.all("withdraw"), "the cancel is under way")
         gate.grant(run_id, fence=1)
@@ -204,7 +205,7 @@ def test_a_submit_that_the_gate_may_have_heard_is_taken_back(
     side = launcher()
 
     async def test() -> None:
-        gate.replies["request"] = (503, {"message": "the disk is full"})
+        gate.replies["request"] = (503, {"error": "journal", "message": "the disk is full"})
         told = "^nothing can be queued now: the disk is full$"
         with pytest.raises(Refused, match=told) as refused:
             await side.submit(program("pass"))
@@ -249,7 +250,7 @@ def test_what_a_silent_gate_does_not_know_is_asked_for_until_it_answers(
     served(first, submit)
     gate.messages.clear()
     gate.replies["register"] = (200, {"unknown": runs, "unneeded": []})
-    gate.replies["request"] = (503, {"message": "the disk is full"})
+    gate.replies["request"] = (503, {"error": "journal", "message": "the disk is full"})
     second = launcher()
 
     async def wait() -> None:

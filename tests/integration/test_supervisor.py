@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.core.codec import from_json, to_json
+from jupyter_gpugate.core.messages import Refusal, Verdict
 from jupyter_gpugate.core.reports import EndReport, Peaks, RunReport
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.programs.supervisor import main as supervisor
@@ -72,7 +73,9 @@ def test_no_user_code_runs_before_the_gate_says_go(make: Make, tmp_path: Path) -
     assert first["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-@pytest.mark.parametrize("reply", [(409, {"error": "fence"}), (200, {"verdict": "fenced"})])
+@pytest.mark.parametrize(
+    "reply", [(409, to_json(Refusal("fence", "this lease is over"))), (200, {"verdict": "fenced"})]
+)
 def test_a_fenced_attempt_ends_without_running(
     make: Make, tmp_path: Path, reply: tuple[int, dict[str, Any]]
 ) -> None:
@@ -362,7 +365,7 @@ def test_an_end_is_told_until_it_is_recorded(make: Make) -> None:
 def test_a_fence_that_is_over_stops_the_tree(make: Make) -> None:
     """A beat answered by 409 ends the run, and the gate is not told of an end it refuses."""
     attempt = make(argv=["sleep", "600"])
-    attempt.gate.replies["heartbeat"] = (409, {"error": "fence"})
+    attempt.gate.replies["heartbeat"] = (409, to_json(Refusal("fence", "this lease is over")))
     end = attempt.start().end()
     assert (end["outcome"], end["reason"]) == ("lost", "fenced")
     assert attempt.tagged() == []
@@ -372,7 +375,7 @@ def test_a_fence_that_is_over_stops_the_tree(make: Make) -> None:
 def test_a_gate_may_say_stop_in_a_beat(make: Make) -> None:
     """The answer's reason becomes the end's."""
     attempt = make(argv=["sleep", "600"])
-    attempt.gate.replies["heartbeat"] = (200, {"verdict": "stop", "reason": "evicted"})
+    attempt.gate.replies["heartbeat"] = (200, to_json(Verdict("stop", "evicted")))
     end = attempt.start().end()
     assert (end["outcome"], end["reason"]) == ("evicted", "evicted")
 

@@ -15,12 +15,25 @@ from jupyter_gpugate.core.codec import LARGEST, ProtocolError, from_json, to_jso
 from jupyter_gpugate.core.events import EVENT_TYPES
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.leases import Lingering, RunLease
+from jupyter_gpugate.core.messages import MESSAGES
 from jupyter_gpugate.core.queued import Queued
 from jupyter_gpugate.core.requests import Grant, Request
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import Traits
 
-KINDS = [*EVENT_TYPES.values(), Grant, Lingering, Observation, Queued, Request, RunLease, Traits]
+ANSWERS = dict.fromkeys(kind.answer for kind in MESSAGES)
+KINDS = [
+    *EVENT_TYPES.values(),
+    *MESSAGES,
+    *ANSWERS,
+    Grant,
+    Lingering,
+    Observation,
+    Queued,
+    Request,
+    RunLease,
+    Traits,
+]
 #: Numbers that a message may hold; the limit itself has no exact float.
 INTEGERS = st.integers(-LARGEST, LARGEST)
 FLOATS = st.floats(-LARGEST / 2, LARGEST / 2, allow_nan=False)

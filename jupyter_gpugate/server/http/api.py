@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import socket
 from collections.abc import Hashable
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -15,7 +13,6 @@ from tornado.web import HTTPError, RequestHandler
 
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.port import Gate, Rejected, Unrecorded
-from jupyter_gpugate.proc import peer_of
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.server.feed import Feed
@@ -43,7 +40,7 @@ class ApiHandler(RequestHandler):
 
     @property
     def gate(self) -> Gate:
-        return self._backend.gate
+        return self._backend.gate.for_caller(self.caller)
 
     @property
     def launcher(self) -> Launcher:
@@ -62,8 +59,7 @@ class ApiHandler(RequestHandler):
     async def prepare(self) -> None:
         if self.keeps_awake:
             self.services.used_at = awake_time()
-        if self._peer_uid() not in (os.getuid(), 0):
-            raise HTTPError(403, "this socket belongs to another user")
+        self.caller = self.services.admit(self.request)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self.services.ready.wait(), STARTING_S)
 
@@ -105,7 +101,7 @@ class ApiHandler(RequestHandler):
         while True:
             version = self.gate.version
             made = await self.services.polls.answer(
-                what, lambda: (self.gate.version, *stamp()), make
+                (self.caller.name, what), lambda: (self.gate.version, *stamp()), make
             )
             same, left = is_known(made.etag, known), deadline - awake_time()
             if not same or left <= 0 or self._is_gone():
@@ -118,11 +114,6 @@ class ApiHandler(RequestHandler):
             self.finish()
         else:
             self.finish(made.payload)
-
-    def _peer_uid(self) -> int | None:
-        """The uid at the other end of a unix socket; None over TCP."""
-        line = getattr(getattr(self.request.connection, "stream", None), "socket", None)
-        return peer_of(line).uid if line is not None and line.family == socket.AF_UNIX else None
 
     def _is_gone(self) -> bool:
         """Return whether the client has disconnected."""

@@ -58,7 +58,7 @@ class QueueHandler(ApiHandler):
         """Active runs, waiting runs with their reasons, and the holders of memory."""
 
         async def make() -> tuple[Any, Any]:
-            owner = self.services.owner
+            owner = self.caller.name
             answer = await queue_answer(self.gate, self.launcher, owner, inputs=asked.inputs)
             return answer, essence_of(answer)
 

@@ -57,7 +57,7 @@ class PanelHandler(ApiHandler):
         """The snapshot as a finished page."""
 
         async def make() -> tuple[Any, Any]:
-            snapshot = await queue_answer(self.gate, self.launcher, self.services.owner)
+            snapshot = await queue_answer(self.gate, self.launcher, self.caller.name)
             runs = {
                 row["run_id"]: status
                 for status, rows in (("active", "running"), ("queued", "queued"))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from tornado.httputil import HTTPServerRequest
 
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.port import Gate
+from jupyter_gpugate.proc import Caller
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.http.polls import Polls
@@ -24,8 +28,8 @@ class Backend:
 class Services:
     """The services shared by all handlers; the backend exists while this process hosts the gate."""
 
-    def __init__(self, owner: str) -> None:
-        self.owner = owner
+    def __init__(self, admit: Callable[[HTTPServerRequest], Caller]) -> None:
+        self.admit = admit  # names the caller of a request, or raises `HTTPError`
         self.polls = Polls()
         self.used_at = awake_time()  # the last request
         self.backend: Backend | None = None

@@ -1,0 +1,139 @@
+"""The lease protocol of supervisors, on the gate's socket: to start, to go on and to end."""
+
+from __future__ import annotations
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.leases import Lease
+from jupyter_gpugate.core.messages import (
+    FinishedMessage,
+    Go,
+    HeartbeatMessage,
+    Recorded,
+    StartedMessage,
+    Verdict,
+)
+from jupyter_gpugate.core.samples import ProcessKey
+from jupyter_gpugate.gate.claims import Claims
+from jupyter_gpugate.gate.lease_handler import LeaseHandler
+
+
+class StartedHandler(LeaseHandler):
+    """``started``: the one place that lets user code run."""
+
+    message = StartedMessage
+
+    async def post(self) -> None:
+        message = self.read(StartedMessage)
+        lease = self.lease(message.run_id, message.fence)
+        if lease is None:
+            return
+        process = ProcessKey(message.pid, message.start_ticks)
+        if lease.live is None:
+            event = ev.Started(
+                self.gate.now(), message.run_id, message.fence, process, message.boot_id
+            )
+            # Of two that ask in one tick the journal has one, and the other is told so.
+            await self.gate.record(event)
+            lease = self.lease(message.run_id, message.fence)
+            if lease is None:
+                return
+        if lease.live is None or lease.live.process != process:
+            self.fail(409, "fence", "another supervisor holds this lease", fence=message.fence)
+            return
+        self.reply(message, Go())
+
+
+class HeartbeatHandler(LeaseHandler):
+    """``heartbeat``: continue, or stop with a reason."""
+
+    message = HeartbeatMessage
+
+    def post(self) -> None:
+        message = self.read(HeartbeatMessage)
+        if self._is_forgotten(message.run_id):
+            # This gate's journal was lost.  The run is nobody's now, but it is not to be stopped.
+            self.reply(message, Verdict())
+            return
+        lease = self.lease(message.run_id, message.fence)
+        if lease is None:
+            return
+        tree = self._vetted(message, lease)
+        if lease.live is None and tree:
+            # The gate was killed between its "go" and the record of it.
+            self.gate.post(
+                ev.Started(
+                    self.gate.now(),
+                    message.run_id,
+                    message.fence,
+                    tree[0],
+                    self.gate.sample.boot_id,
+                )
+            )
+        self.gate.post(
+            ev.Beat(
+                at=self.gate.now(),
+                run_id=message.run_id,
+                fence=message.fence,
+                tree=tree,
+                report=message.report,
+                peaks=message.peaks,
+                episode=message.episode,
+                phase=message.phase,
+                stop_reason=message.stop_reason,
+            )
+        )
+        self.reply(message, Verdict())
+
+    def _vetted(self, message: HeartbeatMessage, lease: Lease) -> tuple[ProcessKey, ...]:
+        """Return the processes of the named tree that are, or may be, the run's."""
+        if not message.tree:
+            return ()
+        claims: Claims = self.settings.setdefault("claims", Claims())
+        state = self.gate.state
+        claims.forget(state.leases)
+        return claims.of_run(
+            message.run_id,
+            lease.live.process if lease.live else message.tree[0],
+            message.tree,
+            self.caller.uid,
+            self.gate.sample.processes,
+        )
+
+    def _is_forgotten(self, run_id: str) -> bool:
+        state = self.gate.state
+        return not any(run_id in known for known in (state.leases, state.queue, state.ended))
+
+
+class FinishedHandler(LeaseHandler):
+    """``finished``: recorded before it is answered."""
+
+    message = FinishedMessage
+
+    async def post(self) -> None:
+        message = self.read(FinishedMessage)
+        if not self._is_recorded(message):
+            if self.lease(message.run_id, message.fence) is None:
+                return
+            await self.gate.record(
+                ev.Finished(self.gate.now(), message.run_id, message.fence, message.end)
+            )
+        ended = self.gate.state.ended.get(message.run_id)
+        self.reply(
+            message,
+            Recorded(
+                peaks=ended.peaks if ended else {},
+                elsewhere=ended.elsewhere if ended else {},
+                grown=tuple(self.gate.growth_beside(message.run_id)),
+            ),
+        )
+
+    def _is_recorded(self, message: FinishedMessage) -> bool:
+        ended = self.gate.state.ended.get(message.run_id)
+        return ended is not None and ended.fence == message.fence
+
+
+SUPERVISOR_HANDLERS: tuple[type[LeaseHandler], ...] = (
+    StartedHandler,
+    HeartbeatHandler,
+    FinishedHandler,
+)
