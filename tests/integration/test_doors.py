@@ -47,7 +47,7 @@ class Gate:
 
     def find(self) -> Path | None:
         """What a terminal with this gate's settings finds."""
-        program = "from jupyter_gpugate.notebook import discovery; print(discovery.find())"
+        program = "from jupyter_gpugate.client import discovery; print(discovery.find())"
         done = subprocess.run(
             [sys.executable, "-c", program],
             env=self.environ,
