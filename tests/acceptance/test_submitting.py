@@ -433,7 +433,7 @@ def test_a_terminal_says_that_sources_are_read(places: Places) -> None:
     environ = places.environ()
     code = """\
 import sys
-from jupyter_gpugate.cli import main
+from jupyter_gpugate.terminal.cli import main
 sys.executable = sys.argv.pop(1)
 sys.exit(main(sys.argv[1:]))
 """
