@@ -9,7 +9,7 @@ SOURCES_OF_VENV := pyproject.toml constraints.txt $(PACKAGE)/_version.py
 # What of it runs inside a kernel's environment, however old that is.
 OLDEST := 3.9
 KERNEL_SIDE := $(wildcard $(PACKAGE)/*.py) $(PACKAGE)/client $(PACKAGE)/core $(PACKAGE)/faces \
-	$(PACKAGE)/notebook $(PACKAGE)/programs $(PACKAGE)/terminal $(PACKAGE)/runs/source.py
+	$(PACKAGE)/notebook $(PACKAGE)/programs $(PACKAGE)/terminal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format bench soak behaviours docs clean system chromium

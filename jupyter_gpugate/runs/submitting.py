@@ -19,6 +19,7 @@ from jupyter_gpugate.core.messages import (
 )
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.runs import directory
+from jupyter_gpugate.runs.fingerprinting import Fingerprinter
 from jupyter_gpugate.runs.folder import TooLarge, in_words
 from jupyter_gpugate.runs.homes import home_of
 from jupyter_gpugate.runs.ids import new_run_id
@@ -28,7 +29,6 @@ from jupyter_gpugate.runs.machine import Machine
 from jupyter_gpugate.runs.record import QUEUED, Record, Refused
 from jupyter_gpugate.runs.removal import remove_run
 from jupyter_gpugate.runs.requests import environment_of, request_of, spec_of
-from jupyter_gpugate.runs.sources import SourceReader
 from jupyter_gpugate.runs.staging import NotStaged
 from jupyter_gpugate.runs.tasks import Tasks
 from jupyter_gpugate.runs.unheard import digest_of
@@ -62,7 +62,7 @@ class Submissions:
         self._runs = runs
         self._owner = owner
         self._root = root
-        self._sources = SourceReader(cache)
+        self._fingerprinter = Fingerprinter(cache)
         self._reading: Counter[str] = Counter()  # by idempotency key
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.under_way: set[str] = set()  # ids that the gate may know before anybody else does
@@ -170,7 +170,9 @@ class Submissions:
         kernel = str((body.get("kernel") or {}).get("pid", ""))
         self._reading[key] += 1
         try:
-            return await self._sources.read(spec["interpreter"], spec["question"], environ, kernel)
+            return await self._fingerprinter.read(
+                spec["interpreter"], spec["question"], environ, kernel
+            )
         finally:
             self._reading[key] -= 1
             self._reading += Counter()  # what is 0 goes

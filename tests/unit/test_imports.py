@@ -24,15 +24,13 @@ PACKAGE = "jupyter_gpugate"
 LINE = re.compile(
     r"Runs in (?P<process>.+); may import (?P<parts>[^;]+?)(?:, and when used (?P<lazy>.+))?\.$"
 )
-#: A single file that runs where nothing of ours is installed.
-ALONE = {"runs.source"}
 #: Modules on top, used by every folder whose first line lists them; they need nothing of ours.
 SHARED = {"places", "proc"}
 #: The module that builds a gate; the others of its folder know the port alone.
 BUILDER = "server.host"
 #: Where the oldest Python has to do.
 KERNEL_SIDE = {
-    *("", "__main__", "_version", "client", "core", "faces", "notebook", "terminal"),
+    *("", "__main__", "_version", "client", "core", "faces", "notebook", "programs", "terminal"),
     *SHARED,
 }
 #: All that `core` may use of the standard library: what neither acts nor asks the machine.
@@ -149,9 +147,7 @@ def names_in(parts: str | None) -> list[str]:
 def may_import(importer: str, imported: str, *, lazy: bool) -> bool:
     """Tell whether the one may import the other; both are modules of the package."""
     if imported == "_version":
-        return not is_alone(importer)
-    if importer in ALONE:
-        return False
+        return part_of(importer) != "programs"
     if importer == "":
         return lazy
     if importer == "__main__":
@@ -177,14 +173,9 @@ def _covers(part: str, imported: str, folder: str) -> bool:
     return f"{imported}.".startswith(f"{part}.")
 
 
-def is_alone(module: str) -> bool:
-    """Whether a module runs where nothing of ours is installed."""
-    return part_of(module) == "programs" or module in ALONE
-
-
 def is_kernel_side(module: str) -> bool:
     """Whether a module must run in a kernel's environment."""
-    return part_of(module) in KERNEL_SIDE or is_alone(module)
+    return part_of(module) in KERNEL_SIDE
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -232,6 +223,8 @@ def test_an_import_for_types_alone_counts() -> None:
         ("runs.launcher", "runs.directory", True),
         ("programs.supervisor.main", "core.codec", False),
         ("programs.supervisor.main", "_version", False),
+        ("programs.supervisor.main", "programs.fingerprint.describe", False),
+        ("programs.fingerprint.describe", "programs.fingerprint.cache", True),
         ("server.host", "gate.loop", True),
         ("server.feed", "gate.port", True),
         ("server.feed", "gate.local", False),
@@ -293,7 +286,7 @@ def test_core_only_computes(module: str) -> None:
     assert {"open", "print", "input", "exec", "eval"} & set(calls) == set()
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if is_alone(m)])
+@pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) == "programs"])
 def test_programs_stand_alone(module: str) -> None:
     """A program needs the standard library, and its own modules by relative imports; a worker uses
     more where it is there.
@@ -392,18 +385,14 @@ def test_the_kernel_loads_nothing_of_the_gate() -> None:
 
 
 LOAD = """\
-import importlib, importlib.util, json, pathlib, sys
+import importlib, json, pathlib, sys
 
 what = json.load(sys.stdin)
 sys.path.insert(0, sys.argv[1])
 for path in what["files"]:
     compile(pathlib.Path(path).read_bytes(), path, "exec")
-for name in what["core"]:
+for name in what["names"]:
     importlib.import_module(name)
-for path in what["alone"]:
-    spec = importlib.util.spec_from_file_location("alone", path)
-    module = sys.modules["alone"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
 """
 
 
@@ -424,11 +413,10 @@ def test_kernel_side_runs_on_the_oldest_python(tmp_path: Path) -> None:
         pytest.skip("no CPython 3.9 on this machine")
     files = [str(path_of(m)) for m in MODULES if is_kernel_side(m)]
     loaded = [m for m in MODULES if part_of(m) in {"core", "programs", *SHARED}]
-    core = [f"{PACKAGE}.{m}" for m in loaded if not m.endswith("__main__")]
-    alone = [str(path_of(m)) for m in MODULES if m in ALONE]
+    names = [f"{PACKAGE}.{m}" for m in loaded if not m.endswith("__main__")]
     script = tmp_path / "load.py"
     script.write_text(LOAD, encoding="utf-8")
     command = [python, "-I", "-S", "-B", "-W", "error", str(script), str(ROOT)]
-    what = json.dumps({"files": files, "core": core, "alone": alone})
+    what = json.dumps({"files": files, "names": names})
     done = subprocess.run(command, input=what, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

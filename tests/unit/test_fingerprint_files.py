@@ -1,37 +1,26 @@
-"""How the files of a source are read: quickly, once, and only where they are one's own."""
+"""Digests of files, and the rule that separates first-party files from installed ones."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import os
-import sys
 import sysconfig
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from jupyter_gpugate.runs import source
-from tests.unit.test_source import CELL, write
-
-BODY = "def {name}(x):\n    return x + 1\n"
-
-
-def described(root: Path, cell: str, *places: Path, **request: Any) -> dict[str, Any]:
-    """What is said of a cell with these folders on its module path."""
-    processes = request.pop("processes", 1)
-    question = {"kind": "cell", "source": cell, "cwd": str(root), "path": [*map(str, places)]}
-    return source.describe({**question, **request}, processes)
-
+from jupyter_gpugate.programs.fingerprint.summaries import summary_of
+from jupyter_gpugate.programs.fingerprint.tree_text import plain_text_of, text_of
+from tests.kit.source_projects import CELL, describe_on_path, write, write_package
 
 # -- the digest --------------------------------------------------------------------------------
 
 
 def trees() -> list[ast.Module]:
-    """Trees of all that Python's own library and these tests write."""
+    """Parse a part of the standard library, these tests, and rare syntax."""
     library = Path(sysconfig.get_path("stdlib"))
     files = [*sorted(library.glob("*.py"))[::4], *Path(__file__).parent.glob("*.py")]
     read = [ast.parse(file.read_bytes()) for file in files]
@@ -42,41 +31,33 @@ def trees() -> list[ast.Module]:
     ]
 
 
-def test_a_digest_is_that_of_the_tree_written_down_plainly() -> None:
-    """The quick way to write a tree down gives, byte for byte, what the plain way gives."""
+def test_both_ways_to_write_a_tree_give_the_same_text() -> None:
+    """The digest of a file is that of its tree's plain text."""
     for tree in trees():
-        plain = source._canonical(tree).encode("utf-8", "surrogatepass")
-        assert source.facts_of(tree).digest == hashlib.sha256(plain).hexdigest()
+        plain = plain_text_of(tree).encode("utf-8", "surrogatepass")
+        assert summary_of(tree).digest == hashlib.sha256(plain).hexdigest()
 
 
-def test_a_tree_too_deep_for_the_quick_way_is_read_all_the_same() -> None:
-    """Its digest and its imports are those of the plain way."""
+def test_a_tree_too_deep_for_the_quick_way_is_written_the_plain_way() -> None:
+    """The nesting of an expression limits neither its digest nor the imports that are found."""
     tree = ast.parse("import deep\nx = " + " + ".join(["1"] * 900))
     with pytest.raises(RecursionError):
-        source._written(tree, [])
-    facts = source.facts_of(tree)
-    assert facts.digest == hashlib.sha256(source._canonical(tree).encode()).hexdigest()
-    assert [one.module for one in facts.imports] == ["deep"]
+        text_of(tree, [])
+    summary = summary_of(tree)
+    assert summary.digest == hashlib.sha256(plain_text_of(tree).encode()).hexdigest()
+    assert [one.module for one in summary.imports] == ["deep"]
 
 
-def package(root: Path, files: int) -> Path:
-    """A package of one's own that imports all its modules, without metadata beside it."""
-    names = [f"m{n}" for n in range(files)]
-    modules = {f"own/{name}.py": BODY.format(name=name) for name in names}
-    write(root, {**modules, "own/__init__.py": f"from . import {', '.join(names)}\n"})
-    return root
-
-
-def test_several_processes_read_what_one_reads(tmp_path: Path) -> None:
-    """Many files are shared out, and the answer is the same."""
-    place = package(tmp_path / "plain", 50)
+def test_several_processes_give_the_answer_of_one(tmp_path: Path) -> None:
+    """The number of processes that read files does not change the answer."""
+    place = write_package(tmp_path / "plain", 50)
     (place / "own" / "m7.py").write_text("this is no Python\n")
-    alone = described(tmp_path, "import own", place)
-    assert described(tmp_path, "import own", place, processes=3) == alone
+    alone = describe_on_path(tmp_path, "import own", place)
+    assert describe_on_path(tmp_path, "import own", place, processes=3) == alone
     assert len(alone["files"]) == 51
 
 
-# -- what is installed -------------------------------------------------------------------------
+# -- installed packages ------------------------------------------------------------------------
 
 INSIDE = "pkg/inner.py"
 PKG = {"pkg/__init__.py": "from . import inner\n", INSIDE: "x = 1\n"}
@@ -119,7 +100,7 @@ OWN_IN: dict[str, dict[str, str]] = {
 
 
 def zipped(folder: Path) -> Path:
-    """The same folder as an archive."""
+    """Copy a folder into an archive beside it."""
     archive = folder.with_suffix(".zip")
     archive.unlink(missing_ok=True)
     with zipfile.ZipFile(archive, "w") as made:
@@ -130,77 +111,67 @@ def zipped(folder: Path) -> Path:
 
 @pytest.mark.parametrize("archived", [False, True], ids=["folder", "archive"])
 @pytest.mark.parametrize("layout", INSTALLED_IN)
-def test_what_was_installed_counts_by_its_version_wherever_it_lies(
+def test_an_installed_package_counts_by_its_version_in_any_folder(
     tmp_path: Path, layout: str, archived: bool
 ) -> None:
     """An edit inside does not count, a new version does."""
     place = tmp_path / "anywhere"
     write(place, INSTALLED_IN[layout])
     there: Callable[[Path], Path] = zipped if archived else lambda folder: folder
-    first = described(tmp_path, "import pkg.inner", there(place))
+    first = describe_on_path(tmp_path, "import pkg.inner", there(place))
     assert (first["packages"], first["files"]) == ({"pkg": "1.0"}, [])
     (place / INSIDE).write_text("x = 2\n")
-    same = described(tmp_path, "import pkg.inner", there(place))
+    same = describe_on_path(tmp_path, "import pkg.inner", there(place))
     assert same["source_hash"] == first["source_hash"]
 
 
 @pytest.mark.parametrize("archived", [False, True], ids=["folder", "archive"])
 @pytest.mark.parametrize("layout", OWN_IN)
-def test_what_was_not_installed_counts_by_its_content(
+def test_a_package_that_is_not_installed_counts_by_its_content(
     tmp_path: Path, layout: str, archived: bool
 ) -> None:
     """Comments do not count, an edit does; metadata of a build, or of others, changes nothing."""
     place = tmp_path / "anywhere"
     write(place, OWN_IN[layout])
     there: Callable[[Path], Path] = zipped if archived else lambda folder: folder
-    first = described(tmp_path, "import pkg", there(place))
+    first = describe_on_path(tmp_path, "import pkg", there(place))
     own = [str(place.with_suffix(".zip"))] if archived else [str(place / name) for name in PKG]
     assert (first["packages"], first["files"]) == ({}, sorted(own))
     (place / INSIDE).write_text("x = 1  # one\n")
-    same = described(tmp_path, "import pkg", there(place))
+    same = describe_on_path(tmp_path, "import pkg", there(place))
     assert same["source_hash"] == first["source_hash"]
     (place / INSIDE).write_text("x = 2\n")
-    other = described(tmp_path, "import pkg", there(place))
+    other = describe_on_path(tmp_path, "import pkg", there(place))
     assert other["source_hash"] != first["source_hash"]
 
 
 def test_a_namespace_over_several_folders_is_read_folder_by_folder(tmp_path: Path) -> None:
-    """Each installed part counts by its version, one's own part by its content."""
+    """Installed parts count by their versions, the first-party part by its content."""
     a, b, own = (tmp_path / name for name in ("a", "b", "own"))
     write(a, {"space/one.py": "", "space_one-1.0.dist-info/RECORD": "space/one.py,,\n"})
     write(b, {"space/two.py": "", "space_two-2.0.dist-info/RECORD": "space/two.py,,\n"})
     write(own, {"space/three.py": "x = 1\n"})
-    told = described(tmp_path, "from space import one, two, three", a, b, own)
-    assert told["packages"] == {"space": "space_one 1.0, space_two 2.0"}
-    assert told["files"] == [str(own / "space" / "three.py")]
+    answer = describe_on_path(tmp_path, "from space import one, two, three", a, b, own)
+    assert answer["packages"] == {"space": "space_one 1.0, space_two 2.0"}
+    assert answer["files"] == [str(own / "space" / "three.py")]
 
 
-# -- what is no module -------------------------------------------------------------------------
+# -- names and files that are no modules ---------------------------------------------------------
 
 
-def test_a_module_that_is_no_plain_file_does_not_hold_a_submit_up(tmp_path: Path) -> None:
-    """A pipe, a device and a loop of links are read as nothing."""
+def test_a_special_file_does_not_block_a_submit(tmp_path: Path) -> None:
+    """A pipe, a device and a loop of links count as empty files."""
     os.mkfifo(tmp_path / "pipe.py")
     (tmp_path / "zero.py").symlink_to("/dev/zero")
     (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
-    told = described(tmp_path, "import pipe, zero, loop", tmp_path)
-    assert len(told["source_hash"]) == 64
+    answer = describe_on_path(tmp_path, "import pipe, zero, loop", tmp_path)
+    assert len(answer["source_hash"]) == 64
 
 
-def test_names_that_no_module_can_have_are_passed_over(tmp_path: Path) -> None:
-    """Whatever stands in ``__all__`` or is imported by name leads nowhere outside the package."""
+def test_names_that_no_module_can_have_are_ignored(tmp_path: Path) -> None:
+    """No string in ``__all__`` or in an import by name leads outside the package."""
     words = ["../x", "", ".", "..", "a\0b", "x/y", "a" * 5000, "\ud800", ".".join("a" * 5000)]
     write(tmp_path, {"own/__init__.py": f"__all__ = {words!a}\n", "x.py": ""})
     calls = "".join(f"__import__({word!a})\n" for word in words)
-    told = described(tmp_path, f"import own\n{calls}", tmp_path)
-    assert told["files"] == [str(tmp_path / "own" / "__init__.py")]
-
-
-def test_the_reader_s_start_is_cheap() -> None:
-    """What few submits need is not imported for all of them."""
-    heavy = {"subprocess", "zipfile", "multiprocessing", "concurrent.futures", "asyncio"}
-    code = f"import runpy, sys; runpy.run_path({source.__file__!r}); print(*sys.modules)"
-    import subprocess
-
-    told = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, check=True)
-    assert heavy.isdisjoint(told.stdout.decode().split())
+    answer = describe_on_path(tmp_path, f"import own\n{calls}", tmp_path)
+    assert answer["files"] == [str(tmp_path / "own" / "__init__.py")]

@@ -11,33 +11,35 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.runs import source
-from tests.unit.test_source_files import described, package
+from jupyter_gpugate.programs.fingerprint import reader
+from jupyter_gpugate.programs.fingerprint.cache import FileCache
+from jupyter_gpugate.programs.fingerprint.files import FileSystem
+from jupyter_gpugate.programs.fingerprint.summaries import Summary, summary_of_file
+from tests.kit.source_projects import describe_on_path, write_package
 
 
 class Reads:
-    """Describes a cell again and again, and notes which files are read for it."""
+    """Describes a cell repeatedly and records which files are read for it."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.place = package(root / "plain", 20)
+        self.place = write_package(root / "plain", 20)
         self.cache = root / "state" / "sources"
         self.root = root
         self.read: list[str] = []
-        inner = source._facts_of_file
 
-        def noted(file: str, *, python: bool) -> source.Facts:
+        def noted(files: FileSystem, file: str, *, python: bool) -> Summary:
             self.read.append(Path(file).name)
-            return inner(file, python=python)
+            return summary_of_file(files, file, python=python)
 
-        monkeypatch.setattr(source, "_facts_of_file", noted)
+        monkeypatch.setattr(reader, "summary_of_file", noted)
         for file in self.place.rglob("*.py"):
             _settle(file)
 
     def describe(self) -> tuple[str, list[str]]:
-        """The source's hash, and the files that were read for it."""
+        """Return the hash of the source, and the files that were read for it."""
         self.read.clear()
-        told = described(self.root, "import own", self.place, cache=str(self.cache))
-        return told["source_hash"], sorted(self.read)
+        answer = describe_on_path(self.root, "import own", self.place, cache=str(self.cache))
+        return answer["source_hash"], sorted(self.read)
 
 
 def _settle(file: Path) -> None:
@@ -50,12 +52,12 @@ def _settle(file: Path) -> None:
 
 @pytest.fixture
 def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reads:
-    """A package, a cell that imports it, and where what is read of it is kept."""
+    """Lay out a package, a cell that imports it, and a folder for the cache."""
     return Reads(tmp_path, monkeypatch)
 
 
-def test_a_file_is_read_again_only_where_it_has_changed(reads: Reads) -> None:
-    """Its digest is kept on the disk by its stat, for whoever asks next."""
+def test_a_file_is_read_again_only_if_it_has_changed(reads: Reads) -> None:
+    """Summaries are found by the stamps of files; an unchanged mtime alone is not enough."""
     first, everything = reads.describe()
     assert len(everything) == 21
     assert reads.describe() == (first, [])
@@ -70,8 +72,8 @@ def test_a_file_is_read_again_only_where_it_has_changed(reads: Reads) -> None:
     assert (other != first, read) == (True, ["m3.py"])
 
 
-def test_what_is_kept_is_private_and_small(reads: Reads) -> None:
-    """One small file for each folder, in a folder that nobody else may enter."""
+def test_the_cache_is_private_and_small(reads: Reads) -> None:
+    """Each source folder has one small file, in a folder that no other user may enter."""
     reads.describe()
     assert reads.cache.stat().st_mode & 0o777 == 0o700
     kept = list(reads.cache.iterdir())
@@ -127,10 +129,10 @@ def make_a_folder(file: Path) -> None:
         ),
     ],
 )
-def test_what_is_kept_is_believed_only_where_it_is_whole_and_ones_own(
+def test_a_damaged_or_foreign_entry_is_ignored(
     reads: Reads, damage: Callable[[Path], object]
 ) -> None:
-    """Anything else is as good as nothing: the files are read again."""
+    """The files are read again unless the cache file is whole and belongs to this user."""
     first, everything = reads.describe()
     (kept,) = reads.cache.iterdir()
     damage(kept)
@@ -138,8 +140,8 @@ def test_what_is_kept_is_believed_only_where_it_is_whole_and_ones_own(
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o755])
-def test_a_place_that_others_may_enter_is_not_used(reads: Reads, mode: int) -> None:
-    """Nothing is read from it, and nothing is written there."""
+def test_a_cache_folder_that_others_may_enter_is_not_used(reads: Reads, mode: int) -> None:
+    """Such a folder is neither read nor written."""
     first, everything = reads.describe()
     reads.cache.chmod(mode)
     for file in reads.cache.iterdir():
@@ -149,14 +151,14 @@ def test_a_place_that_others_may_enter_is_not_used(reads: Reads, mode: int) -> N
     assert list(reads.cache.iterdir()) == []
 
 
-def test_what_is_kept_has_a_bound(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written longest ago goes first, and whatever a killed reader left as well."""
+def test_the_cache_is_bounded(reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest files are removed first, those that a killed process left among them."""
     reads.describe()
     for n in range(20):
         old = reads.cache / f"{n:040}.json.123.new"
         old.write_bytes(b"x" * 100)
         os.utime(old, (n, n))
-    monkeypatch.setattr(source.Kept, "MOST_FILES", 5)
+    monkeypatch.setattr(FileCache, "MOST_FILES", 5)
     (reads.place / "own" / "m4.py").write_text("x = 2\n")
     _settle(reads.place / "own" / "m4.py")
     reads.describe()

@@ -1,10 +1,11 @@
-"""The source reader as a run side starts it: a process of the run's own interpreter."""
+"""The fingerprint program as the run side starts it: a process of the run's own interpreter."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.runs import source, sources
+from jupyter_gpugate.runs import fingerprinting
+from jupyter_gpugate.runs.fingerprinting import Fingerprinter
 from jupyter_gpugate.runs.record import Refused
-from jupyter_gpugate.runs.sources import SourceReader
 from tests.integration.cell_process import PATIENCE_S, other_interpreters
 
 CELL = """\
@@ -42,10 +43,12 @@ print(used_here)
 """.replace("except*", "except")
 
 
-def ask(interpreter: str, cwd: Path, **request: Any) -> dict[str, Any]:
-    """Start the reader under an interpreter and return its answer."""
+def ask(
+    interpreter: str, cwd: Path, *, program: Path = fingerprinting.PROGRAM, **request: Any
+) -> dict[str, Any]:
+    """Run the program under an interpreter and return its answer."""
     done = subprocess.run(
-        [interpreter, source.__file__],
+        [interpreter, program],
         input=json.dumps({"kind": "cell", "cwd": str(cwd), "path": None, **request}).encode(),
         capture_output=True,
         check=True,
@@ -66,19 +69,40 @@ def test_a_source_is_the_same_under_every_python(tmp_path: Path, interpreter: st
     assert here["syntax_error"] is None
     assert there["source_hash"] == here["source_hash"]
     assert there["files"] == [str(tmp_path / "near.py")]
-    assert there["uses_names"] == ["used_here"]
     assert there["python"].startswith(Path(interpreter).name.removeprefix("python"))
 
 
 def test_without_a_path_the_interpreters_own_is_read(tmp_path: Path) -> None:
-    """A request without a path looks where this interpreter looks, and not beside the reader."""
-    (tmp_path / "directory.py").write_text("x = 1")
-    answer = ask(
-        sys.executable, tmp_path, source="import numpy, torch, cloudpickle, directory, cell"
-    )
+    """Without a path, modules are looked up where this interpreter does, not beside the program."""
+    (tmp_path / "files.py").write_text("x = 1")
+    beside = "files, cell, fingerprint, gpugate_programs"
+    answer = ask(sys.executable, tmp_path, source=f"import numpy, torch, cloudpickle, {beside}")
     assert set(answer["packages"]) == {"cloudpickle", "numpy", "torch"}
     assert answer["runtime"] == f"torch {answer['packages']['torch']}"
-    assert answer["files"] == [str(tmp_path / "directory.py")]
+    assert answer["files"] == [str(tmp_path / "files.py")]
+
+
+def test_a_copy_of_the_program_gives_the_same_answer(tmp_path: Path) -> None:
+    """The program needs no other file of this package, and no particular folder."""
+    copy = shutil.copytree(fingerprinting.PROGRAM, tmp_path / "programs" / "fingerprint")
+    (tmp_path / "near.py").write_text("x = 1")
+    answer = ask(sys.executable, tmp_path, source="import near, torch")
+    assert ask(sys.executable, tmp_path, program=copy, source="import near, torch") == answer
+
+
+def test_the_program_starts_without_slow_imports(tmp_path: Path) -> None:
+    """A cell of plain files is described without modules that only other sources need."""
+    request = {"kind": "cell", "cwd": str(tmp_path), "source": "x = 1", "path": [""]}
+    done = subprocess.run(
+        [sys.executable, "-S", "-X", "importtime", fingerprinting.PROGRAM],
+        input=json.dumps(request).encode(),
+        capture_output=True,
+        check=True,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.decode().splitlines()}
+    assert "hashlib" in imported
+    slow = {"asyncio", "concurrent.futures", "multiprocessing", "pathlib", "shutil", "subprocess"}
+    assert (slow | {"symtable", "threading", "zipfile"}) & imported == set()
 
 
 def test_a_command_of_another_python_is_read_with_its_packages(tmp_path: Path) -> None:
@@ -93,11 +117,11 @@ def test_a_command_of_another_python_is_read_with_its_packages(tmp_path: Path) -
     assert answer["python"].startswith(Path(others[0]).name.removeprefix("python"))
 
 
-def test_an_answer_stands_until_a_file_behind_it_changes(tmp_path: Path) -> None:
-    """What was read is remembered, until a module is edited or a missing one has come."""
+def test_an_answer_is_remembered_until_a_file_behind_it_changes(tmp_path: Path) -> None:
+    """The source is read again after a module was edited, and after a missing one was added."""
     (tmp_path / "near.py").write_text("x = 1\n")
     question = {"kind": "cell", "cwd": str(tmp_path), "source": "import near, far", "path": None}
-    reader = SourceReader()
+    reader = Fingerprinter()
 
     def read() -> dict[str, Any]:
         return asyncio.run(reader.read(sys.executable, question, os.environ))
@@ -114,7 +138,7 @@ def test_an_answer_stands_until_a_file_behind_it_changes(tmp_path: Path) -> None
 def test_an_interpreter_that_does_not_answer_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever named it is told so, and nothing of the question goes on."""
+    """The submit is refused, and the process is killed."""
     silent = tmp_path / "python"
     silent.write_text("#!/bin/sh\nexec sleep 600\n")
     silent.chmod(0o755)
@@ -128,11 +152,11 @@ def test_an_interpreter_that_does_not_answer_is_ended(
     async def read() -> int:
         question = {"kind": "cell", "cwd": str(tmp_path), "source": "pass", "path": None}
         with pytest.raises(Refused, match="does not answer"):
-            await SourceReader().read(str(silent), question, os.environ)
+            await Fingerprinter().read(str(silent), question, os.environ)
         return await asyncio.wait_for(started[0].wait(), PATIENCE_S)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", kept)
-    monkeypatch.setattr(sources, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(fingerprinting, "TIMEOUT_S", 0.05)
     assert asyncio.run(read()) == -signal.SIGKILL
 
 
@@ -151,50 +175,50 @@ def test_an_interpreter_that_does_not_answer_is_ended(
         ("exit 3", "cannot read the source"),
     ],
 )
-def test_an_interpreter_that_is_none_is_refused_by_its_name(
+def test_a_program_that_is_no_interpreter_is_refused(
     tmp_path: Path, script: str, problem: str
 ) -> None:
-    """Whatever a program says in the place of an answer, however much, is the asker's fault."""
+    """The submit is refused with the program's name, whatever and however much it prints."""
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     question = {"kind": "cell", "cwd": str(tmp_path), "source": "pass", "path": None}
     with pytest.raises(Refused) as refusal:
-        asyncio.run(SourceReader().read(str(program), question, os.environ))
+        asyncio.run(Fingerprinter().read(str(program), question, os.environ))
     assert (refusal.value.status, refusal.value.detail) == (400, {"field": "interpreter"})
     assert str(refusal.value) == f"interpreter: {program} {problem}"
 
 
-def test_what_an_interpreter_has_started_ends_with_it(
+def test_children_of_an_interpreter_end_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that took too long leaves nothing behind."""
+    """No process is left of a program that took too long."""
     program, told = tmp_path / "python", tmp_path / "child"
     program.write_text(
         f"#!/bin/sh\nsleep 600 &\necho $! > {told}.new\nmv {told}.new {told}\nwait\n"
     )
     program.chmod(0o755)
-    monkeypatch.setattr(sources, "TIMEOUT_S", 3.0)
+    monkeypatch.setattr(fingerprinting, "TIMEOUT_S", 3.0)
     question = {"kind": "cell", "cwd": str(tmp_path), "source": "pass", "path": None}
     with pytest.raises(Refused, match="does not answer"):
-        asyncio.run(SourceReader().read(str(program), question, os.environ))
+        asyncio.run(Fingerprinter().read(str(program), question, os.environ))
     until_gone(int(told.read_text()))
 
 
 def test_a_program_that_poses_as_python_is_read_within_bounds(tmp_path: Path) -> None:
-    """What a command names as its Python may say anything, without end."""
+    """The Python that a command names may print anything, without end."""
     (tmp_path / "python").symlink_to("/usr/bin/yes")
     answer = ask(sys.executable, tmp_path, kind="program", argv=["./python", "-c", "pass"])
     assert (answer["python"], len(answer["source_hash"])) == ("", 64)
 
 
-def test_many_sources_at_once_start_few_readers(
+def test_many_sources_at_once_start_few_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others wait their turn, and all are read."""
+    """The other sources wait for their turn, and all are read."""
     at_once: list[int] = []
     open_now: set[int] = set()
-    said = sources._said
+    said = fingerprinting._run
 
     async def counted(*asked: Any) -> tuple[int, bytes, bytes]:
         mark = id(asyncio.current_task())
@@ -206,7 +230,7 @@ def test_many_sources_at_once_start_few_readers(
             open_now.discard(mark)
 
     async def read() -> list[dict[str, Any]]:
-        reader = SourceReader()
+        reader = Fingerprinter()
         questions = [
             {"kind": "cell", "cwd": str(tmp_path), "source": f"x = {n}", "path": []}
             for n in range(12)
@@ -214,20 +238,20 @@ def test_many_sources_at_once_start_few_readers(
         tasks = [reader.read(sys.executable, one, os.environ) for one in questions]
         return list(await asyncio.gather(*tasks))
 
-    monkeypatch.setattr(sources, "_said", counted)
+    monkeypatch.setattr(fingerprinting, "_run", counted)
     assert len({answer["source_hash"] for answer in asyncio.run(read())}) == 12
-    assert max(at_once) < sources.AT_ONCE
+    assert max(at_once) < fingerprinting.AT_ONCE
 
 
-def test_what_is_read_is_kept_for_the_next_gate(tmp_path: Path) -> None:
-    """A new reader finds on the disk what an earlier one has read of each file."""
+def test_summaries_of_files_are_kept_on_disk(tmp_path: Path) -> None:
+    """A process finds on the disk the summaries that an earlier one has made."""
     (tmp_path / "near.py").write_text("import far\n")
     (tmp_path / "far.py").write_text("x = 1\n")
     cache = tmp_path / "state" / "sources"
     question = {"kind": "cell", "cwd": str(tmp_path), "source": "import near", "path": [""]}
 
     def kept() -> list[Path]:
-        asyncio.run(SourceReader(cache).read(sys.executable, question, os.environ))
+        asyncio.run(Fingerprinter(cache).read(sys.executable, question, os.environ))
         return list(cache.iterdir())
 
     deadline = time.monotonic() + PATIENCE_S
@@ -239,7 +263,7 @@ def test_what_is_read_is_kept_for_the_next_gate(tmp_path: Path) -> None:
 
 
 def until_gone(pid: int) -> None:
-    """Wait until a process has ended, whoever is to collect it."""
+    """Wait until a process has ended, collected or not."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
@@ -249,4 +273,4 @@ def until_gone(pid: int) -> None:
         if state == "Z":
             return
         time.sleep(0.05)
-    raise AssertionError(f"{pid} lives on")
+    raise AssertionError(f"{pid} is alive")

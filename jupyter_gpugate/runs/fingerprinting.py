@@ -1,4 +1,4 @@
-"""Asks `source.py`, under the run's own interpreter, what a run's source is."""
+"""Runs the fingerprint program under the interpreter of a run, and remembers its answers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from jupyter_gpugate.core.codec import ProtocolError, from_json
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.runs.turns import TooManyWaiting, Turns
 
-SOURCE_FILE = Path(__file__).with_name("source.py")
-#: Counted from the start of the interpreter; whoever submits is told meanwhile that it reads.
+PROGRAM = Path(__file__).parents[1] / "programs" / "fingerprint"
+#: Counted from the start of the interpreter; clients show meanwhile that sources are being read.
 TIMEOUT_S = 120.0
 REMEMBERED = 256
-#: An interpreter prints less than this.
-MOST_ANSWERED_BYTES = 16 << 20
-MOST_COMPLAINED_BYTES = 64 << 10
+#: The answer of a Python interpreter is shorter.
+MOST_OUTPUT_BYTES = 16 << 20
+MOST_ERROR_BYTES = 64 << 10
 SHOWN_CHARS = 200
 AT_ONCE = max(3, min(6, os.cpu_count() or 1))
 MOST_WAITING = 500
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The form of the answer of `source.describe`, which may come from any program."""
+class Fingerprint:
+    """The form of the program's answer, which may come from anything named as an interpreter."""
 
     source_hash: str
     files: tuple[str, ...]
@@ -40,17 +40,16 @@ class Answer:
     runtime: str
     python: str
     error: str | None
-    uses_names: tuple[str, ...]
     magic_lines: tuple[Mapping[str, Any], ...]
     syntax_error: Mapping[str, Any] | None
 
 
-class NoSource(Exception):
-    """The program that was started is not Python, or does not end."""
+class NotPython(Exception):
+    """The interpreter does not answer as Python would."""
 
 
-class SourceReader:
-    """Reads sources; an answer stands as long as no file behind it has changed."""
+class Fingerprinter:
+    """Fingerprints sources; an answer is valid as long as no file behind it has changed."""
 
     def __init__(self, cache: Path | None = None) -> None:
         self._cache = cache
@@ -62,11 +61,11 @@ class SourceReader:
         interpreter: str,
         question: Mapping[str, Any],
         environ: Mapping[str, str],
-        whose: str = "",
+        kernel: str = "",
     ) -> dict[str, Any]:
-        """Return the answer of ``source.py``; raise `Refused` (400) if the interpreter cannot run.
+        """Return the program's answer; raise `Refused` (400) if the interpreter cannot run.
 
-        ``whose`` only decides the order of turns.
+        ``kernel`` only decides the order of turns.
         """
         key = json.dumps([interpreter, question, environ.get("PATH"), environ.get("PYTHONPATH")])
         known = self._known.get(key)
@@ -74,8 +73,8 @@ class SourceReader:
             self._known.move_to_end(key)
             return known[0]
         try:
-            async with self._turns.one(f"{interpreter}\0{whose}"):
-                answer = await self._asked(interpreter, question, environ)
+            async with self._turns.one(f"{interpreter}\0{kernel}"):
+                answer = await self._ask(interpreter, question, environ)
         except TooManyWaiting:
             problem = f"{MOST_WAITING} sources are waiting to be read; try again later"
             raise Refused(429, "queue_full", problem, retry_after="5") from None
@@ -84,14 +83,14 @@ class SourceReader:
             self._known.popitem(last=False)
         return answer
 
-    async def _asked(
+    async def _ask(
         self, interpreter: str, question: Mapping[str, Any], environ: Mapping[str, str]
     ) -> dict[str, Any]:
         cache = str(self._cache) if self._cache else None
-        asked = json.dumps({**question, "cache": cache}).encode()
+        request = json.dumps({**question, "cache": cache}).encode()
         try:
-            return _answer(await _said(interpreter, asked, question["cwd"], environ))
-        except NoSource as error:
+            return _parse(await _run(interpreter, request, question["cwd"], environ))
+        except NotPython as error:
             problem, field = f"{interpreter[:SHOWN_CHARS]} {error}", "interpreter"
         except OSError as error:
             if error.filename == question["cwd"]:
@@ -102,13 +101,13 @@ class SourceReader:
         raise Refused(400, "bad_request", f"{field}: {problem}", field=field)
 
 
-async def _said(
-    interpreter: str, asked: bytes, cwd: str, environ: Mapping[str, str]
+async def _run(
+    interpreter: str, request: bytes, cwd: str, environ: Mapping[str, str]
 ) -> tuple[int, bytes, bytes]:
-    """Return the interpreter's exit code, stdout and stderr, limited in size."""
+    """Run the program; return its exit code, stdout and stderr, both of limited length."""
     process = await asyncio.create_subprocess_exec(
         interpreter,
-        str(SOURCE_FILE),
+        str(PROGRAM),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -117,81 +116,78 @@ async def _said(
         start_new_session=True,
     )
     try:
-        out, err = await asyncio.wait_for(_talk(process, asked), TIMEOUT_S)
+        out, err = await asyncio.wait_for(_communicate(process, request), TIMEOUT_S)
     except asyncio.TimeoutError:  # an OSError too, from Python 3.11 on
-        await _end(process)
-        raise NoSource("does not answer") from None
+        await _kill(process)
+        raise NotPython("does not answer") from None
     except BaseException:
-        await _end(process)
+        await _kill(process)
         raise
     return await process.wait(), out, err
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End it and whatever it has started."""
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill a process and all that it has started in its session."""
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
-    # A pipe that is full, or that somebody else keeps open, would never tell its end.
+    # The end of the process is never reported while a pipe is full or held open by another process.
     process._transport.close()  # type: ignore[attr-defined] # noqa: SLF001
     await process.wait()
 
 
-async def _talk(process: asyncio.subprocess.Process, asked: bytes) -> tuple[bytes, bytes]:
+async def _communicate(process: asyncio.subprocess.Process, request: bytes) -> tuple[bytes, bytes]:
     if process.stdin is None or process.stdout is None or process.stderr is None:
-        raise NoSource("has no standard streams")
-    talks = [
-        asyncio.ensure_future(_heard(process.stdout, MOST_ANSWERED_BYTES)),
-        asyncio.ensure_future(_heard(process.stderr, MOST_COMPLAINED_BYTES)),
-        asyncio.ensure_future(_tell(process.stdin, asked)),
+        raise NotPython("has no standard streams")
+    streams = [
+        asyncio.ensure_future(_read(process.stdout, MOST_OUTPUT_BYTES)),
+        asyncio.ensure_future(_read(process.stderr, MOST_ERROR_BYTES)),
+        asyncio.ensure_future(_write(process.stdin, request)),
     ]
     try:
-        out, err, _ = await asyncio.gather(*talks)
+        out, err, _ = await asyncio.gather(*streams)
         await process.wait()
         return out or b"", err or b""
     finally:
-        for talk in talks:
-            talk.cancel()
-        await asyncio.gather(*talks, return_exceptions=True)
+        for stream in streams:
+            stream.cancel()
+        await asyncio.gather(*streams, return_exceptions=True)
 
 
-async def _tell(stdin: asyncio.StreamWriter, asked: bytes) -> None:
+async def _write(stdin: asyncio.StreamWriter, request: bytes) -> None:
     with contextlib.suppress(ConnectionError):
-        stdin.write(asked)
+        stdin.write(request)
         await stdin.drain()
     stdin.close()
 
 
-async def _heard(stream: asyncio.StreamReader, most: int) -> bytes:
-    pieces, heard = [], 0
+async def _read(stream: asyncio.StreamReader, most: int) -> bytes:
+    pieces, length = [], 0
     while piece := await stream.read(1 << 16):
-        heard += len(piece)
-        if heard > most:
-            raise NoSource("prints more than a Python interpreter would")
+        length += len(piece)
+        if length > most:
+            raise NotPython("prints more than a Python interpreter would")
         pieces.append(piece)
     return b"".join(pieces)
 
 
-def _answer(said: tuple[int, bytes, bytes]) -> dict[str, Any]:
-    code, out, err = said
+def _parse(result: tuple[int, bytes, bytes]) -> dict[str, Any]:
+    code, out, err = result
     if code != 0:
         last = err.decode(errors="replace").strip().rpartition("\n")[2][:SHOWN_CHARS]
         problem = f"cannot read the source: {last}" if last else "cannot read the source"
-        raise NoSource(problem)
+        raise NotPython(problem)
     try:
         data = json.loads(out)
-        from_json(Answer, data, "answer")
+        from_json(Fingerprint, data, "answer")
     except (ProtocolError, ValueError, RecursionError):
-        raise NoSource("does not answer like a Python interpreter") from None
+        raise NotPython("does not answer like a Python interpreter") from None
     return dict(data)
 
 
 def _stamps(answer: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return stamps that change when a file of an answer changes, or could be shadowed."""
-    return tuple(map(_stamp, _watched(answer)))
-
-
-def _watched(answer: Mapping[str, Any]) -> Sequence[str]:
-    return [*answer["files"], *answer["folders"]]
+    """Return values that change when a file of an answer does, or a searched folder."""
+    paths: Sequence[str] = [*answer["files"], *answer["folders"]]
+    return tuple(map(_stamp, paths))
 
 
 def _stamp(path: str) -> object:
