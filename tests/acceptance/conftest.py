@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.fake_nvml import GB, StandIn
-from tests.oracle import Oracle
-from tests.served import Places, Served, end_everything_of
+from tests.kit.attribution_oracle import Oracle
+from tests.kit.real_server import Places, Served, end_everything_of
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.fake_nvml import GB, HOLDER, StandIn
-from tests.oracle import Oracle
-from tests.served import Places, Served, until
+from tests.kit.attribution_oracle import Oracle
+from tests.kit.real_server import Places, Served, until
 
 MB = 1 << 20
 

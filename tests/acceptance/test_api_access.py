@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.server.http import handlers
-from tests.served import Answer, Places, Served, end_everything_of, extensions
+from tests.kit.real_server import Answer, Places, Served, end_everything_of, extensions
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 ACTIONS = {

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.fake_nvml import GB, StandIn
-from tests.served import Answer, Served, until
+from tests.kit.real_server import Answer, Served, until
 
 
 def drained(server: Served, count: int, name: str = "paged") -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.served import Answer, Served
+from tests.kit.real_server import Answer, Served
 
 CANARY = "canary-4f1d"
 CELL = {"name": "x", "source": "1", "gpus": 0}

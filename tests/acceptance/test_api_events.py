@@ -31,8 +31,8 @@ from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
 from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient
 from tests.fake_nvml import GB, HOLDER, StandIn
-from tests.served import Places, Served, extensions, until
-from tests.states import request
+from tests.kit.core_builders import request
+from tests.kit.real_server import Places, Served, extensions, until
 
 TRANSITION = "urn:jupyter-gpugate:run-transition:v1"
 FIELDS = {"run_id", "name", "status", "phase", "attempt", "end", "reason", "at"}

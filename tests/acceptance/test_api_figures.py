@@ -21,7 +21,7 @@ from jupyter_gpugate.core.explaining.snapshot import replay
 from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs.lease_client import UnixClient
 from tests.fake_nvml import GB, HOLDER, StandIn
-from tests.served import Places, Served, until
+from tests.kit.real_server import Places, Served, until
 
 MB = 1 << 20
 

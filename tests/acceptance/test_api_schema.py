@@ -16,7 +16,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from jupyter_gpugate.server.http import handlers, run_shapes, shapes
 from jupyter_gpugate.server.http.contract import calls_of
 from tests.fake_nvml import StandIn
-from tests.served import Answer, Served
+from tests.kit.real_server import Answer, Served
 
 DOCS = Path(__file__).parents[2] / "docs" / "http-api.md"
 #: Calls whose input names things that have to exist: a program, a device, Python that compiles.

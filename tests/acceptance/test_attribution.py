@@ -21,8 +21,8 @@ from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs.lease_client import LeaseClient
 from tests.fake_nvml import GB, HOLDER, StandIn
-from tests.oracle import Oracle
-from tests.served import Served, until
+from tests.kit.attribution_oracle import Oracle
+from tests.kit.real_server import Served, until
 
 MB = 1 << 20
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.served import Served, until
-from tests.user_notebook import UserNotebook
-from tests.work import processes_of
+from tests.kit.controlled_runs import processes_of
+from tests.kit.real_server import Served, until
+from tests.kit.user_notebook import UserNotebook
 
 MB = 1 << 20
 

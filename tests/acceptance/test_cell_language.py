@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.served import Served
-from tests.user_notebook import UserNotebook
+from tests.kit.real_server import Served
+from tests.kit.user_notebook import UserNotebook
 
 
 @pytest.fixture(scope="module")

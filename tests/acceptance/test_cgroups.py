@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.fake_nvml import GB
-from tests.served import Places, until
+from tests.kit.real_server import Places, until
 
 V1 = Path("/sys/fs/cgroup/memory")
 JOIN = 'echo $$ > "$0/cgroup.procs" && exec "$@"'

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.served import PATIENCE_S, until
+from tests.kit.real_server import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "notebooks" / "demo.py"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.served import Places, Served, end_everything_of
-from tests.user_notebook import UserNotebook
+from tests.kit.real_server import Places, Served, end_everything_of
+from tests.kit.user_notebook import UserNotebook
 
 ROOT = Path(__file__).resolve().parents[2]
 MINORS = range(9, 15)

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.fake_nvml import GB, HOLDER, StandIn
-from tests.served import Answer, Places, Served, until
-from tests.stranger import stranger
+from tests.kit.external_processes import external_process
+from tests.kit.real_server import Answer, Places, Served, until
 
 MB = 1 << 20
 LISTS = ("nvmlDeviceGetCompute*", "nvmlDeviceGetGraphics*", "nvmlDeviceGetMPS*")
@@ -170,7 +170,7 @@ def test_the_gpu_that_is_asked_about_is_the_one_that_is_read(
     """
     full, empty = gpus.uuid(0), gpus.uuid(1)
     hints = {"vram_bytes": 10 * GB}
-    with stranger() as pid:
+    with external_process() as pid:
         gpus.hold(pid, full, 20 * GB)
         for order in ((full, empty), (empty, full)):
             gpus.reorder(*order)

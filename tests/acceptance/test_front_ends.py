@@ -21,9 +21,9 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 
 from jupyter_gpugate.client.connection import Client
-from tests.front_end import ASKS, LOAD, RUN_ID, notebook
-from tests.served import PATIENCE_S, Places, Served, until
-from tests.work import Work, processes_of
+from tests.kit.controlled_runs import ControlledRun, processes_of
+from tests.kit.front_end import ASKS, LOAD, RUN_ID, notebook
+from tests.kit.real_server import PATIENCE_S, Places, Served, until
 
 _new: Any = nbformat.v4
 FAILING = "%%gated_eval fails --hint-ram 64MB\ndef inner():\n    raise ValueError('boom')\ninner()"
@@ -76,7 +76,7 @@ def test_a_failing_run_fails_the_notebook_with_its_own_traceback(shared_server: 
 
 def test_without_a_person_one_interrupt_cancels(shared_server: Served) -> None:
     """As a scheduler that stops a notebook does: the run ends before the cell does."""
-    work = Work(shared_server.places, "unattended")
+    work = ControlledRun(shared_server.places, "unattended")
     cells = written("import os; open('pid', 'w').write(str(os.getpid()))", work.source())
     pid = shared_server.places.notebooks / "pid"
 
@@ -99,7 +99,7 @@ def test_a_time_out_of_the_notebook_cancels_its_run(
     shared_server: Served, interrupts: bool
 ) -> None:
     """Whether nbclient goes on after its time-out or gives the notebook up, no live run is left."""
-    work = Work(shared_server.places, "late")
+    work = ControlledRun(shared_server.places, "late")
     cells = written(work.source())
     with pytest.raises((CellTimeoutError, CellExecutionError)):
         execute(shared_server, cells, timeout=10, interrupt_on_timeout=interrupts)
@@ -130,7 +130,7 @@ def papermill(server: Served, cells: Any) -> Iterator[tuple[subprocess.Popen[byt
 
 def test_an_interrupted_papermill_leaves_no_live_run(shared_server: Served) -> None:
     """After Ctrl-C papermill ends, and its run was cancelled."""
-    work = Work(shared_server.places, "papermill")
+    work = ControlledRun(shared_server.places, "papermill")
     with papermill(shared_server, written(work.source())) as (process, _):
         work.begins()
         process.send_signal(signal.SIGINT)
@@ -211,7 +211,7 @@ def ipython(places: Places) -> Iterator[Terminal]:
         yield opened
 
 
-def gated(ipython: Terminal, work: Work) -> str:
+def gated(ipython: Terminal, work: ControlledRun) -> str:
     """Type a gated cell and see it submitted; its run."""
     # A blank line ends a cell; typed ahead of the prompt, the first one is taken as part of it.
     head = f"%%gated_eval {work.name} --hint-ram 64MB"
@@ -233,7 +233,7 @@ def test_a_gated_cell_in_a_terminal(places: Places, ipython: Terminal) -> None:
     """Without a Jupyter server the gate starts by itself; one Ctrl-C leaves the run, two
     cancel it.
     """
-    left, stopped = Work(places, "left"), Work(places, "stopped")
+    left, stopped = ControlledRun(places, "left"), ControlledRun(places, "stopped")
     run_id = gated(ipython, left)
     left.begins()
     ipython.child.sendintr()
@@ -262,7 +262,7 @@ def test_leaving_ipython_takes_back_what_waits_and_leaves_what_runs(
     """Closing the terminal in the middle of a gated cell: a live run goes on, and one that waits in
     the queue never begins.
     """
-    live, waits = Work(places, "live"), Work(places, "waits")
+    live, waits = ControlledRun(places, "live"), ControlledRun(places, "waits")
     run_id = gated(ipython, live)
     live.begins()
     ipython.child.close(force=True)
@@ -287,7 +287,7 @@ def ask(places: Places, method: str, path: str, body: Any = None) -> Any:
 # -- the command line ---------------------------------------------------------------------------
 
 
-def command(places: Places, work: Work) -> Any:
+def command(places: Places, work: ControlledRun) -> Any:
     """``jupyter gpugate run`` in a terminal, of a program that waits to be told to end."""
     words = ("run", work.name, "--hint-ram", "64MB", "--", sys.executable, "-c")
     return terminal(places, "jupyter_gpugate", *words, f"import {work.module()}")
@@ -295,7 +295,7 @@ def command(places: Places, work: Work) -> Any:
 
 def test_one_ctrl_c_at_a_terminal_leaves_the_run(places: Places) -> None:
     """The question is asked, then the exit code is 75 and the run goes on."""
-    work = Work(places, "left")
+    work = ControlledRun(places, "left")
     with command(places, work) as opened:
         run_id = opened.run_id()
         work.begins()
@@ -309,7 +309,7 @@ def test_one_ctrl_c_at_a_terminal_leaves_the_run(places: Places) -> None:
 
 def test_two_ctrl_c_at_a_terminal_cancel(places: Places) -> None:
     """The exit code is 130, and none of the run's processes is left."""
-    work = Work(places, "stopped")
+    work = ControlledRun(places, "stopped")
     with command(places, work) as opened:
         run_id = opened.run_id()
         work.begins()
@@ -323,7 +323,7 @@ def test_two_ctrl_c_at_a_terminal_cancel(places: Places) -> None:
 
 def test_ctrl_c_before_the_submit_queues_nothing(places: Places) -> None:
     """While a gate is being started: one line, exit code 130, no traceback and no run."""
-    work = Work(places, "never")
+    work = ControlledRun(places, "never")
     with command(places, work) as opened:
         until((places.runtime / "gpugate" / "gate.log").exists, "a gate is being started")
         opened.child.sendintr()
@@ -341,7 +341,7 @@ def test_a_terminal_that_ends_leaves_its_queued_run_queued(
     places: Places, number: signal.Signals
 ) -> None:
     """Hung up or terminated, the exit code is 75, and the run waits on and runs without it."""
-    work, first = Work(places, "waits"), Work(places, "first")
+    work, first = ControlledRun(places, "waits"), ControlledRun(places, "first")
     with command(places, first) as opened:
         opened.run_id()
         first.begins()
@@ -386,7 +386,7 @@ def test_tasks_of_the_kernel_go_on_after_a_gated_cell(shared_server: Served) -> 
 
 def test_a_subshell_works_while_a_cell_waits(shared_server: Served) -> None:
     """With the main shell busy a subshell looks at the queue and runs a cell of its own."""
-    work = Work(shared_server.places, "busy")
+    work = ControlledRun(shared_server.places, "busy")
     with notebook(shared_server.places) as front_end:
         waits = front_end.start(work.source("--output x"))
         work.begins()
@@ -410,7 +410,7 @@ def test_a_notebook_is_told_of_the_end_of_a_detached_run(
     """Also where the gate was restarted meanwhile: once, with the handle, below the cell that
     asked; a callback that fails shows its traceback there and harms nothing.
     """
-    work = Work(server.places, "told")
+    work = ControlledRun(server.places, "told")
     with notebook(server.places) as front_end:
         cell = front_end.run("run = get_ipython().run_cell_magic('gated_eval', " + submit(work))
         assert not cell.error, cell.error
@@ -432,7 +432,7 @@ def test_a_notebook_is_told_of_the_end_of_a_detached_run(
         assert (busy.printed, busy.error) == ("", {})
 
 
-def submit(work: Work) -> str:
+def submit(work: ControlledRun) -> str:
     """The arguments of a detached submit, as source."""
     head, _, body = work.source("--detach").partition("\n")
     return f"{head.partition(' ')[2]!r}, {body!r})"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.fake_nvml import GB, HOLDER, StandIn
-from tests.served import Served, until
-from tests.stranger import stranger
+from tests.kit.external_processes import external_process
+from tests.kit.real_server import Served, until
 
 
 def grows(first: int, then: int, go_on: Path) -> str:
@@ -30,7 +30,7 @@ def test_a_run_whose_device_filled_up_is_told_who_grew(
     """Whoever took the memory that a failed run had been promised is named in its end."""
     go_on = tmp_path / "go on"
     uuid = stand_in.uuid(0)
-    with stranger() as idle, stranger() as greedy:
+    with external_process() as idle, external_process() as greedy:
         stand_in.hold(idle, uuid, 2 * GB)
         until(lambda: server.queue()["free_bytes"].get(uuid) == 22 * GB, "the idle one is seen")
         run_id = server.submit("victim", grows(5, 15, go_on), hints={"vram_bytes": 15 * GB})
@@ -55,7 +55,7 @@ def test_a_run_that_failed_with_room_around_it_blames_nobody(
     """Others may grow as long as what the run was promised is there."""
     go_on = tmp_path / "go on"
     uuid = stand_in.uuid(0)
-    with stranger() as other:
+    with external_process() as other:
         run_id = server.submit("clumsy", grows(2, 4, go_on), hints={"vram_bytes": 6 * GB})
         server.active(run_id)
         until(lambda: server.run(run_id)["held"].get(uuid) == 2 * GB, "it holds its first part")

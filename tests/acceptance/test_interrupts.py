@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.front_end import ASKS, Cell, FrontEnd, ask_jupyter, notebook, served_notebook
-from tests.served import PATIENCE_S, Places, Served, until
-from tests.work import HINT, Work, drained, processes_of
+from tests.kit.controlled_runs import HINT, ControlledRun, drained, processes_of
+from tests.kit.front_end import ASKS, Cell, FrontEnd, ask_jupyter, notebook, served_notebook
+from tests.kit.real_server import PATIENCE_S, Places, Served, until
 
 
 def waiting_cell(
-    server: Served, front_end: FrontEnd, work: Work, options: str = "--output x"
+    server: Served, front_end: FrontEnd, work: ControlledRun, options: str = "--output x"
 ) -> tuple[Cell, str]:
     """Start a cell that waits in the queue; itself and its run."""
     cell = front_end.start(work.source(options))
@@ -55,7 +55,7 @@ def test_one_interrupt_leaves_a_queued_run_that_any_notebook_can_have(
     once, and another notebook and a later one get its result.
     """
     server = shared_server
-    work = Work(server.places, "left")
+    work = ControlledRun(server.places, "left")
     with notebook(server.places) as first:
         with drained(server):
             cell, run_id = waiting_cell(server, first, work)
@@ -97,7 +97,7 @@ def gone(pid: int) -> None:
 @pytest.mark.behaviour(12)
 def test_a_second_interrupt_takes_a_queued_run_back(shared_server: Served) -> None:
     """The cell ends with RunCancelled, and the run has never begun."""
-    work = Work(shared_server.places, "back")
+    work = ControlledRun(shared_server.places, "back")
     with notebook(shared_server.places) as front_end, drained(shared_server):
         cell, run_id = waiting_cell(shared_server, front_end, work)
         front_end.interrupt()
@@ -113,7 +113,7 @@ def test_a_run_that_is_detached_elsewhere_ends_the_wait(shared_server: Served) -
     """Whoever detaches it over HTTP, as a card's button does while the kernel is busy, frees the
     cell at once; a run that has ended can no longer be detached.
     """
-    work = Work(shared_server.places, "button")
+    work = ControlledRun(shared_server.places, "button")
     with notebook(shared_server.places) as front_end, drained(shared_server):
         cell, run_id = waiting_cell(shared_server, front_end, work)
         assert shared_server.ask("POST", f"/runs/{run_id}/detach").json == {"detached": True}
@@ -154,7 +154,7 @@ def test_a_submit_is_seen_through_whatever_interrupts_it(
     """With the gate held in the middle of a submit, the cell waits for its answer and then does
     what the interrupts ask for: no run is queued that nobody knows.
     """
-    work = Work(server.places, "submit")
+    work = ControlledRun(server.places, "submit")
     with notebook(server.places) as front_end:
         before = knocks(server)
         server.process.send_signal(signal.SIGSTOP)
@@ -189,7 +189,7 @@ def pending(pid: int) -> bool:
 def test_an_interrupt_while_the_run_starts(shared_server: Served, interrupts: int) -> None:
     """A run whose supervisor has not got its go yet is left, or stopped, as any other."""
     server = shared_server
-    work = Work(server.places, "starts")
+    work = ControlledRun(server.places, "starts")
     with notebook(server.places) as front_end:
         with drained(server):
             cell, run_id = waiting_cell(server, front_end, work, "")
@@ -227,7 +227,7 @@ def supervisor_of(run_id: str) -> int:
 @pytest.mark.behaviour(12)
 def test_two_interrupts_stop_a_live_run_with_all_its_processes(shared_server: Served) -> None:
     """The cell waits for the end; then none of the run's processes is left, nor a child of it."""
-    work = Work(shared_server.places, "stopped")
+    work = ControlledRun(shared_server.places, "stopped")
     child = "import subprocess; child = subprocess.Popen(['sleep', '1000'])"
     with notebook(shared_server.places) as front_end:
         cell = front_end.start(work.source("--output x", before=child))
@@ -245,7 +245,7 @@ def test_two_interrupts_stop_a_live_run_with_all_its_processes(shared_server: Se
 
 def test_one_interrupt_leaves_a_live_run_and_the_notebook_silent(shared_server: Served) -> None:
     """A live run goes on; what it prints and displays later shows nowhere in the notebook."""
-    work = Work(shared_server.places, "silent")
+    work = ControlledRun(shared_server.places, "silent")
     with notebook(shared_server.places) as front_end:
         cell = front_end.start(work.source("--output x", after="print('late'); x = 1\n'later'"))
         work.begins()
@@ -266,7 +266,7 @@ def test_an_interrupt_while_it_stops_no_longer_waits(shared_server: Served) -> N
     """A run that ignores the first signal keeps its cell waiting; a third interrupt frees the cell,
     the run is killed all the same, and a wait elsewhere ends with RunCancelled.
     """
-    work = Work(shared_server.places, "stubborn")
+    work = ControlledRun(shared_server.places, "stubborn")
     ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     with notebook(shared_server.places) as front_end:
         cell = front_end.start(work.source(before=ignores))
@@ -293,7 +293,7 @@ def test_an_interrupt_at_the_moment_of_the_end(shared_server: Served) -> None:
     """A run that completes while the card asks hands its outputs over; the cells behind do not run,
     as the interrupt wanted.
     """
-    work = Work(shared_server.places, "ending")
+    work = ControlledRun(shared_server.places, "ending")
     with notebook(shared_server.places) as front_end:
         cell = front_end.start(work.source("--output x"))
         work.begins()
@@ -362,7 +362,10 @@ def test_a_kernel_that_ends_takes_its_waiting_run_along_and_no_other(
     what it had detached stays queued.
     """
     server = shared_server
-    detached, waits = Work(server.places, "detached"), Work(server.places, "waits")
+    detached, waits = (
+        ControlledRun(server.places, "detached"),
+        ControlledRun(server.places, "waits"),
+    )
     with drained(server):
         with served_notebook(server, f"{how}.ipynb") as (front_end, session, kernel):
             stays = front_end.run_id(front_end.run(detached.source("--detach")))
@@ -384,7 +387,7 @@ def test_a_live_run_goes_on_without_the_kernel_that_waits_for_it(
     """Killed, restarted or closed in the middle of a waiting cell: a run that has begun ends by
     itself.
     """
-    work = Work(shared_server.places, "goes-on")
+    work = ControlledRun(shared_server.places, "goes-on")
     with served_notebook(shared_server, f"live-{how}.ipynb") as (front_end, session, kernel):
         cell = front_end.start(work.source())
         work.begins()
@@ -424,7 +427,7 @@ class Round:
         self._random = random.Random(seed)
         self.moment = self._random.choice(("submit", "wait", "run", "end"))
         self.interactive = self._random.random() < 0.8
-        self.work = Work(server.places, f"round-{seed}")
+        self.work = ControlledRun(server.places, f"round-{seed}")
 
     def play(self) -> Cell:
         """Let the moment come, interrupt, and see the cell end."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.fake_nvml import GB, StandIn
-from tests.served import Served, until
-from tests.user_notebook import UserNotebook
+from tests.kit.real_server import Served, until
+from tests.kit.user_notebook import UserNotebook
 
 
 @pytest.fixture

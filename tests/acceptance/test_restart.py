@@ -25,8 +25,8 @@ import pytest
 from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.proc import boot_id, start_ticks
 from jupyter_gpugate.runs.processes import ProcessName, is_alive
-from tests.served import PATIENCE_S, Answer, Places, Served, until
-from tests.stranger import running, stranger
+from tests.kit.external_processes import external_process, running
+from tests.kit.real_server import PATIENCE_S, Answer, Places, Served, until
 
 GB = 1 << 30
 
@@ -157,7 +157,7 @@ def test_a_killed_server_takes_nothing_with_it(
     queued = [first.submit(f"waits-{n}", notes.cell("queue")) for n in range(2)]
     environment = {"PATH": os.environ["PATH"], "MARK": "of its own"}
     queued.append(first.submit("waits-2", notes.cell("queue"), environment=environment))
-    with stranger() as kernel:
+    with external_process() as kernel:
         forsaken = first.submit("forsaken", notes.cell("queue"), kernel=_as_kernel(kernel))
         assert waiting_ids(first) == [*queued, forsaken]
         first.kill()
@@ -377,7 +377,7 @@ def test_a_run_whose_notebook_is_gone_does_not_wait_for_it(
 ) -> None:
     """When the kernel of a waiting cell ends, its run is withdrawn, unless it was detached."""
     server = shared_server
-    with stranger() as pid:
+    with external_process() as pid:
         kernel = _as_kernel(pid)
         live = server.submit("live", notes.cell("live"), kernel=kernel)
         server.active(live)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.served import Places, Served, until
+from tests.kit.real_server import Places, Served, until
 
 WAITS = "import time\nwhile True:\n    time.sleep(0.1)\n"
 

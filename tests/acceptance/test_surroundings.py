@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fake_nvml import GB, StandIn
-from tests.served import Places, Served, until
+from tests.kit.real_server import Places, Served, until
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A Python that does not start without a variable, as the loader or Python itself would refuse.

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.served import Places, until
+from tests.kit.real_server import Places, until
 
 
 def gpugate(

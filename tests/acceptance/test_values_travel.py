@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.served import Served
-from tests.user_notebook import UserNotebook
+from tests.kit.real_server import Served
+from tests.kit.user_notebook import UserNotebook
 
 MB = 1 << 20
 BIG_MB = 300

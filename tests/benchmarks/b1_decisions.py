@@ -46,7 +46,7 @@ from jupyter_gpugate.core.samples import (
 )
 from jupyter_gpugate.core.state import GateState
 from tests.benchmarks.measure import STEADY, WORDS, Costs, bar, interleave, passed, save, table
-from tests.naive import decide_one_by_one
+from tests.kit.reference_admission import decide_one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from jupyter_gpugate.client.connection import Client
 from tests.benchmarks.measure import STEADY, WORDS, bar, cpu_ms, fixed_loop, save, spread_of, table
-from tests.served import Places, until
+from tests.kit.real_server import Places, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

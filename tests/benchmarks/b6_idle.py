@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psutil
 
 from tests.benchmarks.measure import WORDS, bar, passed, save, table
-from tests.served import Places, Served, extensions
+from tests.kit.real_server import Places, Served, extensions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

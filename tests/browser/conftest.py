@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser.pages import LAB, NOTICES, QUIET, Notebook, browser, chromium
-from tests.served import Places, Served, end_everything_of
+from tests.browser.notebook_page import LAB, NOTICES, QUIET, Notebook, browser, chromium
+from tests.kit.real_server import Places, Served, end_everything_of
 
 FAILED = pytest.StashKey[bool]()
 

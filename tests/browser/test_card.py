@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.pages import LAB, LOAD, NOTEBOOK_7, PATIENCE_MS, Notebook
-from tests.served import Served
+from tests.browser.notebook_page import LAB, LOAD, NOTEBOOK_7, PATIENCE_MS, Notebook
+from tests.kit.real_server import Served
 
 Opened = Callable[..., Notebook]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from playwright.sync_api import expect
 
-from tests.browser.pages import LOAD, Notebook
-from tests.served import Served
+from tests.browser.notebook_page import LOAD, Notebook
+from tests.kit.real_server import Served
 
 Opened = Callable[..., Notebook]
 

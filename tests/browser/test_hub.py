@@ -1,13 +1,13 @@
-"""Cards and panels in the pages of a server that is as wary as one behind JupyterHub."""
+"""Cards and panels in the pages of a server that treats cookies as JupyterHub does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.browser.pages import LOAD, Notebook
-from tests.served import Served
+from tests.browser.notebook_page import LOAD, Notebook
+from tests.kit.real_server import Served
 
-OPTIONS = ("--ServerApp.identity_provider_class=tests.browser.wary.WaryIdentity",)
+OPTIONS = ("--ServerApp.identity_provider_class=tests.browser.hub_identity.HubIdentity",)
 ENDLESS = "%%gated_eval endless\nimport time\ntime.sleep(3600)"
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, expect
 
-from tests.browser.pages import LOAD, PATIENCE_MS, Notebook
-from tests.served import Served, until
+from tests.browser.notebook_page import LOAD, PATIENCE_MS, Notebook
+from tests.kit.real_server import Served, until
 
 PICTURES = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 NAMES = ("measured", "running", "waiting")

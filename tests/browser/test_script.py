@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 
 from jupyter_gpugate.faces import tables
 from jupyter_gpugate.notebook import live
-from tests.browser.stand_in import AWAY, Page
-from tests.served import until
+from tests.browser.stand_in_page import AWAY, Page
+from tests.kit.real_server import until
 
 Opened = Callable[..., Page]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.served import Places, Served, until
+from tests.kit.real_server import Places, Served, until
 
 MB = 1 << 20
 GB = 1 << 30

@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.cell_process import CellRun, other_interpreters
 from tests.integration.gpu_reading import Driver, Reader, driver_in
-from tests.served import Places, end_everything_of
+from tests.kit.real_server import Places, end_everything_of
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.gate import failpoints
-from tests.journalled import opened, requested, sedimented
+from tests.kit.journal_events import opened, requested, sedimented
 
 #: What one batch leaves in the journal.
 EVENTS_OF_A_BATCH = 3

@@ -15,7 +15,7 @@ from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.messages import Defaults, Differences, Gone, Queued
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.machine import Machine, this_machine
-from tests.integration.supervised import PATIENCE_S, Gate
+from tests.integration.supervisor_process import PATIENCE_S, Gate
 
 
 class GateOfRuns(Gate):

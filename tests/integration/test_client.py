@@ -24,7 +24,7 @@ from jupyter_gpugate.gate.lock import user_lock
 from jupyter_gpugate.places import SERVER_VARIABLE, SOCKET_VARIABLE
 from jupyter_gpugate.proc import RUN_MODULE
 from jupyter_gpugate.server.paths import UnsafePath, user_socket
-from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
+from tests.kit.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "20261129-143600-abcde"
@@ -393,7 +393,7 @@ def test_pauses_between_tries_grow_to_five_seconds() -> None:
 GATE_PROGRAM = """\
 import os, pathlib, signal, sys
 sys.path.insert(0, {root!r})
-from tests.gate_stand_in import gate_at
+from tests.kit.gate_stand_in import gate_at
 about = {{
     "argv": sys.argv[1:],
     "session": os.getsid(0) == os.getpid(),

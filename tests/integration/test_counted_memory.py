@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpugate.programs.supervisor import main as sv
-from tests.headless import code as headless_code
-from tests.integration.supervised import Attempt, attempts, python, until
+from tests.integration.supervisor_process import Attempt, attempts, python, until
+from tests.kit.headless_process import code as headless_code
 
 MB = 1 << 20
 Make = Callable[..., Attempt]

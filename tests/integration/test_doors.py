@@ -26,7 +26,7 @@ from jupyter_gpugate.client import discovery
 from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.runs.lease_client import UnixClient
 from jupyter_gpugate.server import doors
-from tests.served import PATIENCE_S, Places, Served, until
+from tests.kit.real_server import PATIENCE_S, Places, Served, until
 
 SOON = {"hints": {"ram_bytes": 1 << 26}, "environment": {"PATH": os.environ["PATH"]}, "gpus": 0}
 

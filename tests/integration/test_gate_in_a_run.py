@@ -17,7 +17,7 @@ from jupyter_gpugate.client import discovery, enclosing_run
 from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.client.errors import GateUnreachable
 from jupyter_gpugate.proc import start_ticks
-from tests.served import PATIENCE_S, Places, extensions, until
+from tests.kit.real_server import PATIENCE_S, Places, extensions, until
 
 CLI = str(Path(sys.executable).with_name("jupyter-gpugate"))
 SERVER = [

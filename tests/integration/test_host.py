@@ -38,7 +38,7 @@ from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient, UnixClient
 from jupyter_gpugate.server import host as host_module
 from jupyter_gpugate.server.host import Host, HostSettings
-from tests.states import request
+from tests.kit.core_builders import request
 
 FULL = "store.write.before:enospc"
 #: The limit is for broken code only.

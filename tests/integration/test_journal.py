@@ -27,7 +27,7 @@ from jupyter_gpugate.gate.journal import local_disk
 from jupyter_gpugate.gate.journal.journal import Journal, JournalError, state_directory
 from jupyter_gpugate.gate.journal.rows import Audited
 from jupyter_gpugate.gate.sampling import Sampler
-from tests.journalled import (
+from tests.kit.journal_events import (
     BOOT,
     GPU,
     Clocks,

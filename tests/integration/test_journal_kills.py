@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.journal_writer import EVENTS_OF_A_BATCH
-from tests.journalled import opened, requested
+from tests.kit.journal_events import opened, requested
 
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE_COMMIT = ["begin.before", "begin.after", "write.before", "write.after", "commit.before"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpugate.programs.supervisor import main as sv
-from tests.integration.supervised import Attempt, attempts, limited_cgroup, python, until
+from tests.integration.supervisor_process import Attempt, attempts, limited_cgroup, python, until
 
 Make = Callable[..., Attempt]
 

@@ -18,7 +18,7 @@ from jupyter_gpugate.runs import attempts, directory
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import Refused
 from tests.integration.run_side import GateOfRuns, program, run_side, served, until
-from tests.integration.supervised import PATIENCE_S
+from tests.integration.supervisor_process import PATIENCE_S
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.supervised import Attempt, attempts, python, until
+from tests.integration.supervisor_process import Attempt, attempts, python, until
 
 Make = Callable[..., Attempt]
 

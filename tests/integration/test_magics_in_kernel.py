@@ -18,7 +18,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from jupyter_gpugate.places import SOCKET_VARIABLE
-from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
+from tests.kit.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = "%load_ext jupyter_gpugate"

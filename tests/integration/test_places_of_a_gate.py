@@ -15,7 +15,7 @@ from jupyter_gpugate.gate.journal import history
 from jupyter_gpugate.gate.journal.journal import Journal, JournalError
 from jupyter_gpugate.gate.lock import GateLock
 from jupyter_gpugate.places import check_own, open_private, write_private
-from tests.served import Places, Served, until
+from tests.kit.real_server import Places, Served, until
 
 STRANGER = 12345
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -15,9 +15,9 @@ import pytest
 
 from jupyter_gpugate.core.samples import Process, ProcessKey
 from jupyter_gpugate.gate.machine.reader import MachineReader
-from tests.headless import code as headless_code
-from tests.headless import headless, is_headless
-from tests.integration.supervised import until
+from tests.integration.supervisor_process import until
+from tests.kit.headless_process import code as headless_code
+from tests.kit.headless_process import headless, is_headless
 
 MB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -15,7 +15,7 @@ from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.programs import Programs
 from tests.integration.cell_process import other_interpreters
 from tests.integration.run_side import GateOfRuns, program, run_side, served, until
-from tests.integration.supervised import attempts, python
+from tests.integration.supervisor_process import attempts, python
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from jupyter_gpugate.core.private import without_values
 from jupyter_gpugate.core.requests import Setting
 from jupyter_gpugate.gate.journal import scrub as scrubbing
 from jupyter_gpugate.gate.journal.journal import Journal, JournalError
-from tests.journalled import opened, requested, sedimented
+from tests.kit.journal_events import opened, requested, sedimented
 
 CANARY = "canary-4f1d"
 SETTING = Setting(workers=2, parameters=(("argv", f"--key\0{CANARY}"), ("color", "#fff")))

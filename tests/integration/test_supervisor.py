@@ -20,7 +20,7 @@ from jupyter_gpugate.core.messages import Refusal, Verdict
 from jupyter_gpugate.core.reports import EndReport, Peaks, RunReport
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.programs.supervisor import main as supervisor
-from tests.integration.supervised import (
+from tests.integration.supervisor_process import (
     PATIENCE_S,
     TOUCH,
     Attempt,

@@ -20,7 +20,7 @@ from jupyter_gpugate.core.resources import (
     RAM,
     VRAM,
 )
-from tests.observed import EDITED, FAMILY, failed, ran, ran_out, with_setting
+from tests.kit.observations import EDITED, FAMILY, failed, ran, ran_out, with_setting
 
 BOB = Family(owner="bob", name=FAMILY.name, source_hash="one", gpus=1)
 sizes = st.integers(0, 60_000)

@@ -16,7 +16,7 @@ from jupyter_gpugate.core.learning.calibration import (
 )
 from jupyter_gpugate.core.requests import Family
 from jupyter_gpugate.core.resources import MB, RAM, VRAM
-from tests.observed import A100, EDITED, FAMILY, failed, ran, ran_out
+from tests.kit.observations import A100, EDITED, FAMILY, failed, ran, ran_out
 
 NOBODY = Family(owner="bob", name="resnet-val", source_hash="one", gpus=1)
 

@@ -24,7 +24,7 @@ from jupyter_gpugate.core.resources import (
 )
 from jupyter_gpugate.core.samples import Fault, ProcessKey
 from jupyter_gpugate.core.state import GateState, Traits
-from tests.states import (
+from tests.kit.core_builders import (
     GPU,
     NOW,
     board,

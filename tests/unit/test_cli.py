@@ -18,7 +18,7 @@ from jupyter_gpugate import __version__, places
 from jupyter_gpugate.client.disk import held_below
 from jupyter_gpugate.places import SOCKET_VARIABLE
 from jupyter_gpugate.terminal import cli, follow
-from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
+from tests.kit.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 ROOT = Path(__file__).resolve().parents[2]
 DONE = {"status": "ended", "end": "completed"}

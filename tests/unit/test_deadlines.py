@@ -16,7 +16,19 @@ from jupyter_gpugate.core.resources import Holder, HolderKind
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.core.shares import Attribution
 from jupyter_gpugate.core.state import Traits
-from tests.states import BOOT, GPU, NOW, beat, gate, grant, key_of, process, request, sample, start
+from tests.kit.core_builders import (
+    BOOT,
+    GPU,
+    NOW,
+    beat,
+    gate,
+    grant,
+    key_of,
+    process,
+    request,
+    sample,
+    start,
+)
 
 if TYPE_CHECKING:
     from jupyter_gpugate.core.state import GateState

@@ -25,7 +25,7 @@ from jupyter_gpugate.gate.locking import (
 )
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.port import Rejected
-from tests.states import NOW, gate, sample
+from tests.kit.core_builders import NOW, gate, sample
 
 
 def board(uuid: str, index: int, **fields: Any) -> Device:

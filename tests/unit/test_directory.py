@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.runs import directory, events, folder, ids, removal, staging
-from tests.run_directories import (
+from tests.kit.run_directories import (
     END,
     ENVIRONMENT,
     RUN_ID,

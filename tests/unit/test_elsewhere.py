@@ -21,7 +21,18 @@ from jupyter_gpugate.core.resources import (
     VRAM,
 )
 from jupyter_gpugate.core.samples import ProcessKey
-from tests.states import GPU, NOW, beat, finish, gate, key_of, process, request, sample, start
+from tests.kit.core_builders import (
+    GPU,
+    NOW,
+    beat,
+    finish,
+    gate,
+    key_of,
+    process,
+    request,
+    sample,
+    start,
+)
 
 if TYPE_CHECKING:
     from jupyter_gpugate.core.evidence import Observation

@@ -25,7 +25,7 @@ from jupyter_gpugate.core.resources import (
     VRAM,
     HolderKind,
 )
-from tests.observed import A100, EDITED, FAMILY, SETTING, failed, ran, ran_out, with_setting
+from tests.kit.observations import A100, EDITED, FAMILY, SETTING, failed, ran, ran_out, with_setting
 
 
 def mb(size: float) -> int:

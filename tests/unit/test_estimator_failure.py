@@ -10,7 +10,7 @@ from jupyter_gpugate.core.learning import needs
 from jupyter_gpugate.core.requests import Basis
 from jupyter_gpugate.core.resources import GB, RAM
 from jupyter_gpugate.gate.simulation.twins import Behaviour, ramp
-from tests.simulated import CheckedSimulation, devices
+from tests.kit.checked_simulation import CheckedSimulation, devices
 
 
 @pytest.mark.behaviour(39)

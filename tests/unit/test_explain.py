@@ -12,7 +12,7 @@ from jupyter_gpugate.core.memory.holding import observe
 from jupyter_gpugate.core.naming import megabytes, resource_words
 from jupyter_gpugate.core.resources import GB, MACHINE, MB, RAM
 from jupyter_gpugate.core.samples import Device, KernelProcess, ProcessKey
-from tests.states import GPU, NOW, board, gate, process, sample
+from tests.kit.core_builders import GPU, NOW, board, gate, process, sample
 
 FIT = {
     "need_bytes": 10 * GB + 1,

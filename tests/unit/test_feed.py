@@ -12,7 +12,7 @@ from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.local import LocalGate
 from jupyter_gpugate.server.feed import Feed, _way_between, kind_of
-from tests.states import NOW, gate, request, sample, start
+from tests.kit.core_builders import NOW, gate, request, sample, start
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,18 @@ from jupyter_gpugate.core.resources import GB, MB
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.core.shares import Rise, Who
 from jupyter_gpugate.core.state import GateState
-from tests.states import GPU, NOW, beat, finish, gate, key_of, process, request, sample, start
+from tests.kit.core_builders import (
+    GPU,
+    NOW,
+    beat,
+    finish,
+    gate,
+    key_of,
+    process,
+    request,
+    sample,
+    start,
+)
 
 OTHER = ProcessKey(70, 7)
 LATER = ProcessKey(71, 900)

@@ -13,7 +13,7 @@ from jupyter_gpugate.core.leases import Lingering, Usage
 from jupyter_gpugate.core.requests import Basis
 from jupyter_gpugate.core.resources import GB, MB, RAM
 from jupyter_gpugate.core.state import GateState, Traits
-from tests.states import (
+from tests.kit.core_builders import (
     GPU,
     NOW,
     board,

@@ -16,8 +16,8 @@ from jupyter_gpugate.core.resources import GB, MB
 from jupyter_gpugate.core.samples import Fault, KernelProcess
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.simulation.twins import Behaviour, Simulation, ramp
-from tests.naive import decide_one_by_one
-from tests.simulated import GPU_IS_LOST, CheckedSimulation, devices
+from tests.kit.checked_simulation import GPU_IS_LOST, CheckedSimulation, devices
+from tests.kit.reference_admission import decide_one_by_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

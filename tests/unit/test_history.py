@@ -13,7 +13,7 @@ import pytest
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.journal.history import DAYS_KEPT, KEPT, History, write
 from jupyter_gpugate.gate.loop import GateLoop
-from tests.states import sample
+from tests.kit.core_builders import sample
 
 DAY = 86400.0
 NOON = 1_790_000_000.0

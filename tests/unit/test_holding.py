@@ -17,7 +17,7 @@ from jupyter_gpugate.core.resources import GB, MB, RAM
 from jupyter_gpugate.core.samples import ProcessKey, ReaderHealth
 from jupyter_gpugate.core.shares import Growth, ResourceAttribution
 from jupyter_gpugate.core.state import GateState, Traits
-from tests.states import (
+from tests.kit.core_builders import (
     GPU,
     NOW,
     beat,

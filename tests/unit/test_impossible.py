@@ -20,7 +20,7 @@ from jupyter_gpugate.core.resources import (
 )
 from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.core.state import GateState, Traits
-from tests.states import GPU, board, gate, request, sample
+from tests.kit.core_builders import GPU, board, gate, request, sample
 
 
 def problem(state: GateState | None = None, **fields: Any) -> Impossible | None:

@@ -26,7 +26,7 @@ from jupyter_gpugate.core.resources import (
     VRAM,
 )
 from jupyter_gpugate.core.state import GateState
-from tests.states import (
+from tests.kit.core_builders import (
     BOOT,
     GPU,
     NOW,

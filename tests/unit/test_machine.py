@@ -12,7 +12,7 @@ import pytest
 
 from jupyter_gpugate.core.samples import Fault, Process, RamReading
 from jupyter_gpugate.gate.machine.reader import MachineReader
-from tests.fake_proc import MB, FakeProc, gone_is_gone, open_descriptors
+from tests.kit.fake_proc import MB, FakeProc, gone_is_gone, open_descriptors
 
 GB = 1 << 30
 BOOT_ID = "458687a4-cf47-4815-9871-412a901094f9"

@@ -24,7 +24,7 @@ from jupyter_gpugate.client import waiting
 from jupyter_gpugate.client.errors import RunCancelled, RunDetached, RunFailed
 from jupyter_gpugate.places import SOCKET_VARIABLE
 from jupyter_gpugate.programs.worker.values import load_input
-from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
+from tests.kit.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 DONE = {"status": "ended", "end": "completed", "attempt": 1}
 

@@ -17,7 +17,7 @@ from jupyter_gpugate.core.explaining.snapshot import queued_row
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.core.resources import GB
 from jupyter_gpugate.core.samples import Device
-from tests.states import NOW, board, gate, granted_to, reasons, request, sample
+from tests.kit.core_builders import NOW, board, gate, granted_to, reasons, request, sample
 
 CUT = replace(board(2), uuid="GPU-cut", mig_enabled=True)
 SLICES = [Device(f"MIG-{n}a", "1g.10gb", 10 * GB, n, parent="GPU-cut") for n in range(2)]

@@ -18,7 +18,7 @@ from jupyter_gpugate.core.resources import GB, MACHINE, VRAM
 from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.faces import words
-from tests.states import NOW, board, gate, request, sample
+from tests.kit.core_builders import NOW, board, gate, request, sample
 
 FIRST, SECOND = board(0, model="NVIDIA L4"), board(1, 80 * GB, model="NVIDIA H100")
 

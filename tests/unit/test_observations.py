@@ -21,7 +21,7 @@ from jupyter_gpugate.core.resources import (
     VRAM,
 )
 from jupyter_gpugate.core.state import GateState
-from tests.states import GPU, NOW, beat, board, finish, gate, request, start, using
+from tests.kit.core_builders import GPU, NOW, beat, board, finish, gate, request, start, using
 
 if TYPE_CHECKING:
     from jupyter_gpugate.core.requests import Request

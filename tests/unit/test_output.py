@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.runs import directory, events, output
-from tests.run_directories import make
+from tests.kit.run_directories import make
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 from jupyter_gpugate.core.admission.placement import bind, place
 from jupyter_gpugate.core.admission.room import Room
 from jupyter_gpugate.core.resources import GB
-from tests.states import board
+from tests.kit.core_builders import board
 
 
 def room(index: int, free_gb: float, **fields: Any) -> Room:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpugate.proc import boot_id, parse_stat, peer_of, start_ticks, stat_of
-from tests.headless import headless
-from tests.stranger import running
+from tests.kit.external_processes import running
+from tests.kit.headless_process import headless
 
 FIELDS = b"S 7 1 1 0 -1 64 0 0 0 0 0 0 0 0 20 0 3 0 4711 0 0"
 

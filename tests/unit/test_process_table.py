@@ -12,7 +12,7 @@ import pytest
 from jupyter_gpugate.core.samples import Process, ProcessKey
 from jupyter_gpugate.gate.machine.process_table import NOTABLE_BYTES, REVISIT_WALKS, ProcessTable
 from jupyter_gpugate.gate.machine.statm_files import descriptor_budget
-from tests.fake_proc import KERNEL_THREAD, MB, PAGE, FakeProc, gone_is_gone, open_descriptors
+from tests.kit.fake_proc import KERNEL_THREAD, MB, PAGE, FakeProc, gone_is_gone, open_descriptors
 
 KERNEL = ("python", "-m", "ipykernel_launcher", "-f", "/run/kernel-1.json")
 

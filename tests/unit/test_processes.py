@@ -22,8 +22,8 @@ from jupyter_gpugate.runs.processes import (
     send,
     tagged,
 )
-from tests.headless import headless
-from tests.stranger import running, stranger
+from tests.kit.external_processes import external_process, running
+from tests.kit.headless_process import headless
 
 
 def named(pid: int) -> ProcessName:
@@ -58,7 +58,7 @@ def test_an_end_is_waited_for() -> None:
 
 def test_a_pid_of_another_start_is_another_process() -> None:
     """The same pid with other start ticks is neither alive nor signalled."""
-    with stranger() as pid:
+    with external_process() as pid:
         other = ProcessName(pid, (start_ticks(pid) or 0) - 1)
         assert not is_alive(other)
         assert not send(other, signal.SIGKILL)

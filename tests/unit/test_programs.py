@@ -13,7 +13,7 @@ import pytest
 from jupyter_gpugate.runs import directory, programs
 from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.removal import ABANDONED_S
-from tests.run_directories import RUN_ID, make, modes, names
+from tests.kit.run_directories import RUN_ID, make, modes, names
 
 OTHER = "0123456789abcdef"
 

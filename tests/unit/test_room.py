@@ -21,8 +21,8 @@ from jupyter_gpugate.core.samples import (
 )
 from jupyter_gpugate.core.shares import Growth
 from jupyter_gpugate.core.state import GateState, Traits
-from tests.simulated import GPU_IS_LOST
-from tests.states import GPU, NOW, gate, request, sample, start, using
+from tests.kit.checked_simulation import GPU_IS_LOST
+from tests.kit.core_builders import GPU, NOW, gate, request, sample, start, using
 
 
 def holding(state: GateState, held: int, run_id: str = "run") -> GateState:

@@ -12,7 +12,7 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.gate.journal import rows
 from jupyter_gpugate.gate.journal.rows import Written, on_this_boot
-from tests.journalled import BOOT, requested
+from tests.kit.journal_events import BOOT, requested
 
 BEFORE = "boot-before"
 LONG_BEFORE = "boot-long-before"

@@ -21,7 +21,7 @@ from jupyter_gpugate.gate.machine.reader import MachineReader
 from jupyter_gpugate.proc import boot_id, start_ticks
 from jupyter_gpugate.runs import homes
 from jupyter_gpugate.runs.homes import home_of
-from tests.states import NOW, gate, granted_to, reasons, request, sample, start
+from tests.kit.core_builders import NOW, gate, granted_to, reasons, request, sample, start
 
 # -- admission ----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import pytest
 
 from jupyter_gpugate.runs import directory, folder, removal, scanning
 from jupyter_gpugate.runs.machine import Machine, this_machine
-from tests.run_directories import RUN_ID, make, modes, scan, spec, summary
+from tests.kit.run_directories import RUN_ID, make, modes, scan, spec, summary
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from jupyter_gpugate.core.resources import GB, MACHINE, MB, RAM
 from jupyter_gpugate.core.samples import Fault
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.simulation.twins import Behaviour, ramp
-from tests.simulated import CheckedSimulation, devices
+from tests.kit.checked_simulation import CheckedSimulation, devices
 
 GPU = "GPU-0"
 TORCH = Setting(workers=1, runtime="torch 2.4")

@@ -26,7 +26,7 @@ from jupyter_gpugate.core.requests import KernelRef
 from jupyter_gpugate.core.resources import GB, MB, RAM
 from jupyter_gpugate.core.samples import Fault, KernelProcess, ProcessKey
 from jupyter_gpugate.core.state import GateState, Traits
-from tests.states import (
+from tests.kit.core_builders import (
     BOOT,
     GPU,
     NOW,

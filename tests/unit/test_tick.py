@@ -17,7 +17,7 @@ from jupyter_gpugate.core.leases import Granted, Usage
 from jupyter_gpugate.core.resources import GB, RAM
 from jupyter_gpugate.core.samples import Fault, Sample
 from jupyter_gpugate.core.state import GateState
-from tests.states import GPU, NOW, finish, gate, key_of, request, sample, start, using
+from tests.kit.core_builders import GPU, NOW, finish, gate, key_of, request, sample, start, using
 
 if TYPE_CHECKING:
     from collections.abc import Callable

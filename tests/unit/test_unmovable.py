@@ -11,7 +11,7 @@ from jupyter_gpugate.core.memory.attribution import HUGE_PAGES, SHARED_MEMORY
 from jupyter_gpugate.core.memory.holding import observe
 from jupyter_gpugate.core.resources import GB, MB, RAM
 from jupyter_gpugate.core.shares import ResourceAttribution
-from tests.states import NOW, beat, gate, key_of, process, request, sample, start
+from tests.kit.core_builders import NOW, beat, gate, key_of, process, request, sample, start
 
 if TYPE_CHECKING:
     from jupyter_gpugate.core.samples import Sample

@@ -18,7 +18,7 @@ from jupyter_gpugate.client.errors import GateError, GateUnreachable
 from jupyter_gpugate.client.following import Background, Follower, in_background
 from jupyter_gpugate.client.waiting import Interrupts, Patience, Verdict, submitted, until_end
 from jupyter_gpugate.places import SERVER_VARIABLE, SOCKET_VARIABLE
-from tests.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
+from tests.kit.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 RUN = "20261129-143600-abcde"
 

@@ -11,7 +11,7 @@ from typing import Any
 import nbformat
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-from tests.served import PATIENCE_S, Served
+from tests.kit.real_server import PATIENCE_S, Served
 
 PATIENCE_MS = 1000 * PATIENCE_S
 #: A workspace of its own keeps a page from opening what another one has left open.

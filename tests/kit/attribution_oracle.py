@@ -1,4 +1,4 @@
-"""Checks the gate's attribution against what the test itself sees: the stand-in and /proc."""
+"""Checks the gate's attribution against readings of the driver's stand-in and of /proc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from tests.fake_nvml import StandIn
-from tests.served import Served, until
+from tests.kit.real_server import Served, until
 
 #: A sample is at most this old when a snapshot shows it; younger changes are not compared.
 SETTLED_S = 2.5

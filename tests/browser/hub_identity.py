@@ -1,4 +1,4 @@
-"""Who a server takes a page for that stands behind a hub: a cookie alone is not enough."""
+"""An identity provider that treats cookies as JupyterHub does: a cookie alone is not enough."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from jupyter_server.auth.identity import IdentityProvider, User
 from tornado.web import HTTPError, RequestHandler
 
 
-class WaryIdentity(IdentityProvider):
-    """Cookies count in a script's requests only with the page's own mark, as JupyterHub has it.
+class HubIdentity(IdentityProvider):
+    """Accepts a cookie in a script's request only with the XSRF token of the page.
 
-    A token opens a page and is worth nothing to the scripts on it: a hub's pages have none.
+    A token opens a page but does not authorize its scripts: pages of a hub have no token.
     """
 
     def get_token(self, handler: Any) -> str | None:

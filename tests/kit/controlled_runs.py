@@ -1,4 +1,4 @@
-"""Runs that tests hold in the queue, see begin, and let end."""
+"""Runs whose begin a test can see and whose end it decides, and a queue that it can hold."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.served import Places, Served, until
+from tests.kit.real_server import Places, Served, until
 
 HINT = "--hint-ram 64MB"
 
 
-class Work:
-    """A run that says when it has begun and ends when it is told to."""
+class ControlledRun:
+    """A run that reports its begin through a file and ends when the test says so."""
 
     def __init__(self, places: Places, name: str) -> None:
         self.name = f"{name}_{time.monotonic_ns()}"
@@ -22,12 +22,12 @@ class Work:
         self._module = places.notebooks / f"{self.name}.py"
 
     def module(self) -> str:
-        """The same as a module, for those who have but one line; its name."""
+        """Write the cell's code as a module, to be run from one line, and return its name."""
         self._module.write_text(self.source().partition("\n")[2])
         return self.name
 
     def source(self, options: str = "", before: str = "", after: str = "x = 6 * 7") -> str:
-        """A gated cell."""
+        """Return the source of a gated cell."""
         return (
             f"%%gated_eval {self.name} {HINT} {options}\n"
             f"import os, time\n{before}\n"
@@ -56,7 +56,7 @@ def drained(server: Served) -> Iterator[None]:
 
 
 def processes_of(run_id: str) -> list[int]:
-    """The processes that carry a run's mark in their environment."""
+    """Return the processes that have a run's id in their environment."""
     mark, found = f"GPUGATE_RUN_ID={run_id}".encode(), []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):

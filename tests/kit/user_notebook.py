@@ -13,7 +13,7 @@ from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
 
-from tests.served import PATIENCE_S, Served
+from tests.kit.real_server import PATIENCE_S, Served
 
 LOAD = "%load_ext jupyter_gpugate"
 

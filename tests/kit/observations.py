@@ -1,4 +1,4 @@
-"""Observations in a line: what the tests of calibration and estimation are fed with."""
+"""Observations in a line each, for the tests of calibration and estimation."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 from playwright.sync_api import BrowserContext, Request, Route
 
 import jupyter_gpugate
-from tests.browser.pages import PATIENCE_MS
-from tests.served import until
+from tests.browser.notebook_page import PATIENCE_MS
+from tests.kit.real_server import until
 
 SCRIPT = Path(jupyter_gpugate.__file__).parent / "server" / "static" / "live.js"
 #: Where a server of a hub would be, below a path of its own.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.supervised import until
+from tests.integration.supervisor_process import until
 
 #: The call that ends one thread alone, by machine.
 _EXIT = {"x86_64": 60, "aarch64": 93}

@@ -17,7 +17,7 @@ from typing import Any
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from tests.served import PATIENCE_S, Places, Served, until
+from tests.kit.real_server import PATIENCE_S, Places, Served, until
 
 LOAD = "%load_ext jupyter_gpugate"
 ASKS = "interrupt again within 5 s to cancel; the run goes on otherwise"

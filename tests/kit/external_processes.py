@@ -1,4 +1,4 @@
-"""Processes of a test's own that no gate has started."""
+"""Processes that a test starts outside of any run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def running(
     env: Mapping[str, str] | None = None,
     stderr: IO[bytes] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is killed when the block ends, or fails."""
+    """Start a process, and kill it at the end of the block."""
     process = subprocess.Popen(command, env=env, stderr=stderr)
     try:
         yield process
@@ -25,7 +25,7 @@ def running(
 
 
 @contextmanager
-def stranger() -> Iterator[int]:
-    """A process that belongs to no run, by its pid."""
+def external_process() -> Iterator[int]:
+    """Start a process that belongs to no run, and yield its pid."""
     with running(["sleep", "1000"]) as process:
         yield process.pid

@@ -1,6 +1,6 @@
 """The plain admission loop: every queued request looked at by itself, in order.
 
-It is what the grouped walk must agree with, and what its cost is compared to.
+The grouped walk must agree with it, and its cost is compared with that of the grouped walk.
 """
 
 from __future__ import annotations
