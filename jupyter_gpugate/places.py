@@ -74,12 +74,12 @@ def lock_file(name: str) -> str:
 
 
 def abstract_path(name: str) -> str:
-    """Return the path that stands for the abstract socket of the gate of this name."""
+    """Return the path that denotes the abstract socket of the gate of this name."""
     return f"{ABSTRACT}{name}"
 
 
 def socket_address(path: str) -> str:
-    """Return the address of the socket with this path, which may stand for an abstract one."""
+    """Return the address of the socket with this path, which may denote an abstract one."""
     return f"\0{path[1:]}" if path.startswith(ABSTRACT) else path
 
 

@@ -69,8 +69,8 @@ class Client:
     ) -> dict[str, Any]:
         """Queue a run; repeating it with the same ``idempotency_key`` queues nothing twice.
 
-        ``told`` is called with the progress, such as "reading", until it is a run.  A gate that
-        is silent is asked again for a minute, unless ``give_up`` says not to.
+        ``told`` is called with the progress, such as "reading", until it is queued.  A gate that
+        does not answer is asked again for a minute, unless ``give_up`` returns true.
         """
         status, since = "", time.monotonic()
         while True:
@@ -104,7 +104,7 @@ class Client:
         return self._body("POST", path, body={}, extra_s=_STOPPING_S)
 
     def detach(self, run_id: str) -> dict[str, Any]:
-        """Say that nobody waits for a run any more: it outlives the process that submitted it."""
+        """Detach a run: it outlives the process that submitted it."""
         return self._body("POST", f"/runs/{quote(run_id, safe='')}/detach", body={})
 
     def queue(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Client:
         return self._body("GET", "/queue")
 
     def estimate(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a run of this name (and workers, gpus, ...) would need; starts nothing."""
+        """Return the estimate of a run of this name (and workers, gpus, ...); starts nothing."""
         return self._body("GET", "/estimate", query=question)
 
     def lock(
@@ -136,7 +136,7 @@ class Client:
         return self._body("DELETE", "/lock", query={"resource": resource} if resource else None)
 
     def machine(self) -> dict[str, Any]:
-        """Return what can be measured and enforced on this machine, and why not."""
+        """Return everything that can be measured and enforced on this machine."""
         return self._body("GET", "/machine")
 
     def ask(
@@ -178,7 +178,7 @@ class Client:
         return self._closed.is_set()
 
     def close(self) -> None:
-        """End every request in flight, in whatever thread it waits, and refuse further ones."""
+        """End every request in flight, in any thread, and refuse further ones."""
         with self._lock:
             self._closed.set()
             for connection in self._in_flight:

@@ -100,9 +100,9 @@ def find(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
 
 
 def dial(path: Path, timeout_s: float) -> socket.socket:
-    """Connect to ``path`` after checking whose it is.
+    """Connect to ``path`` after checking its owner.
 
-    Raises `GateUnreachable` where nobody listens, `GateError` where the wrong one does.
+    Raises `GateUnreachable` if no process listens, `GateError` if the wrong one does.
     """
     if not str(path).startswith(places.ABSTRACT):
         _check_folder(path.parent)
@@ -125,8 +125,8 @@ def start_gate(
 ) -> Path:
     """Start a gate of this user's own and return its socket once it listens.
 
-    The gate is nobody's child and has a session of its own, so that neither an interrupt nor the
-    end of this kernel reaches it.  Raises `GateError` with what its log says last when it does not
+    The gate is no child of this process and has its own session: neither an interrupt nor the
+    end of this kernel reaches it.  Raises `GateError` with the last line of its log if it does not
     come up.
     """
     log = _own_log(environ)

@@ -15,7 +15,7 @@ PATIENCE_S: Final = 10.0
 def held_below(folder: str, patience_s: float = PATIENCE_S) -> tuple[int, bool]:
     """Return the bytes on the disk below a folder, and whether that is all of them.
 
-    No link is followed; what may not be read, or lies too deep for a path, is left out.
+    No link is followed; folders that cannot be read, or are too deep for a path, are omitted.
     """
     until = time.monotonic() + patience_s
     held, is_whole = 0, True

@@ -51,7 +51,7 @@ def for_a_gate(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def umask() -> Optional[int]:
-    """Read the file mode mask without changing it; None on kernels that do not tell it."""
+    """Read the file mode mask without changing it; None on kernels that do not report it."""
     text = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
     found = re.search(r"^Umask:\s*([0-7]+)", text, re.MULTILINE)
     return int(found[1], 8) if found else None

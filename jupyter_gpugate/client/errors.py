@@ -54,7 +54,7 @@ class GateError(Exception):
 
 
 class GateUnreachable(GateError):
-    """Nobody answered: the request may be repeated, and runs go on meanwhile."""
+    """No gate answered: the request may be repeated, and runs go on meanwhile."""
 
     def __init__(self, message: str, *, code: str = "unreachable", status: int = 0) -> None:
         super().__init__(message, code=code, status=status)

@@ -26,7 +26,7 @@ _TOO_LATE: Final = 409
 
 
 class Background(Generic[T]):
-    """One call in a daemon thread; whoever wants its result waits in short steps."""
+    """One call in a daemon thread; its caller waits for the result in short steps."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
@@ -40,7 +40,7 @@ class Background(Generic[T]):
         return self._done.wait(timeout_s)
 
     def result(self) -> T:
-        """Return what the call returned, or raise what it raised; only once it is done."""
+        """Return the result of the finished call, or raise its exception."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -104,9 +104,9 @@ class Follower:
             self._cancelling = Background(self._cancel)
 
     def leave(self) -> bool:
-        """Tell the gate that nobody waits any more; False where the run has ended before.
+        """Detach the run at the gate; return False if the run has ended before.
 
-        A gate that cannot be told in time takes the run back with this process, if it is still
+        If the gate cannot be reached in time, it withdraws the run when this process ends, if still
         queued then.
         """
         self._leaving = Background(self._leave)

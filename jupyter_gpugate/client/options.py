@@ -1,6 +1,6 @@
-"""The options of a run, once for the magic and for the terminal.
+"""The options of a run, for the magic and for the terminal.
 
-Each type turns what a person wrote into a number of bytes, seconds or names, or says in one
+Each type converts text into a number of bytes, seconds or names, or says in one
 sentence what to write instead.
 """
 

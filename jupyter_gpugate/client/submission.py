@@ -50,7 +50,7 @@ def program(options: Namespace, argv: Sequence[str]) -> Body:
 
 
 def module_path() -> list[str]:
-    """Return the entries of `sys.path` that an import looks at; it passes over whatever is no text.
+    """Return the entries of `sys.path` that an import uses; it ignores those that are not text.
 
     An empty entry means the working folder.
     """
@@ -60,7 +60,7 @@ def module_path() -> list[str]:
 
 
 def flat(lists: Sequence[Sequence[str]]) -> list[str]:
-    """Join what a repeated option collected, each name once, in order."""
+    """Join the values of a repeated option, each name once, in order."""
     return list(dict.fromkeys(name for part in lists for name in part))
 
 

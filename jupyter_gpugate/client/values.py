@@ -1,7 +1,7 @@
 """Carries values between notebook and run: files under the user's uid, never the request.
 
 A value is ``NAME.pickle`` (protocol 5) beside ``NAME.buffers``, in which its large buffers stand
-one after the other, each after its length; whoever loads the value maps them instead of reading.
+one after the other, each after its length; a loader maps them instead of reading.
 Pickles are only read under the uid that wrote them.  `programs/worker/values.py` is the other end.
 """
 

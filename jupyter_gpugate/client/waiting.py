@@ -57,7 +57,7 @@ class Interrupts:
         self.left = True
 
     def asked_to_end(self) -> bool:
-        """Tell whether anything has come that is not to wait for ever."""
+        """Return whether a signal has asked to end the wait."""
         return self.left or self.count > 0
 
 
@@ -120,13 +120,13 @@ def submitted(
     patience: Patience,
     show: Show = lambda _state, _note: None,
 ) -> State:
-    """Queue a run and return the gate's answer, whatever the interrupts ask for meanwhile.
+    """Queue a run and return the gate's answer; interrupts are judged after the answer.
 
     ``show`` gets the progress of a long submit.
 
-    A run that may be queued is known by its answer alone, so that is waited for; what the
-    interrupts come to is judged after it.  Only one that would not wait for a cancel either gives
-    up on it, and a gate that does not answer is not asked again once there was one.
+    Only the answer shows whether a run is queued, so this waits for it and judges
+    interrupts afterwards.  Only an interrupt that would not wait for a cancel either gives
+    up, and after an interrupt a gate that does not answer is not asked again.
     """
     heard: list[str] = []
     shown = 0
@@ -155,10 +155,10 @@ def until_end(
     show: Show,
     look: Callable[[State], object] = lambda _state: None,
 ) -> tuple[State, Verdict]:
-    """Wait for the run's end, or until the interrupts so far, or somebody elsewhere, say not to.
+    """Wait for the run's end, or until interrupts or a detach end the wait.
 
     ``show`` gets the state and a note whenever either changed, ``look`` the state again and again
-    in between, for what the gate does not report.  Returns the last state and the
+    in between, for changes that the gate does not report.  Returns the last state and the
     verdict under which the wait ended; LEAVE means that the run goes on.
     """
     state: State = {"run_id": follower.run_id}

@@ -1,4 +1,4 @@
 """Runs in any process; may import nothing.
 
-What the gate decides: pure functions over frozen values, standard library only.
+The decisions of the gate: pure functions over frozen values, standard library only.
 """

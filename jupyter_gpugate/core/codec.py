@@ -85,7 +85,7 @@ def _optional(read: Reader) -> Reader:
 
 
 def _of_union(kinds: Sequence[Any]) -> Reader:
-    """Read dataclasses, which are told apart by their fields."""
+    """Read dataclasses, which are distinguished by their fields."""
     readers = [({f.name for f in dataclasses.fields(kind)}, _reader(kind)) for kind in kinds]
 
     def read(data: Any, field: str) -> Any:

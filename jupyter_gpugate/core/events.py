@@ -1,4 +1,4 @@
-"""Facts that move the gate's state; each is journalled unless it is a beat.
+"""Events that change the gate's state; each is journalled except heartbeats.
 
 ``at`` is in seconds on the gate's clock, which stands still while the machine sleeps.
 ``lifecycle.apply`` is the only reader that acts on them.
@@ -66,7 +66,7 @@ class Declined:
 
 @dataclass(frozen=True)
 class Started:
-    """A supervisor of this fence is alive and was told to go."""
+    """A supervisor of this fence is alive and has been given `go`."""
 
     kind: ClassVar[str] = "started"
     at: float
@@ -176,7 +176,7 @@ class DriverSeen:
 
 @dataclass(frozen=True)
 class Locked:
-    """Somebody took a device (or, with resource "machine", everything) for interactive use."""
+    """A user locked a device (or, with resource "machine", everything) for interactive use."""
 
     kind: ClassVar[str] = "locked"
     at: float
@@ -226,7 +226,7 @@ class Sedimented:
 
 @dataclass(frozen=True)
 class CalibrationForgotten:
-    """The owner deleted what was learned about a name."""
+    """The owner deleted the observations of a name."""
 
     kind: ClassVar[str] = "calibration_forgotten"
     at: float

@@ -1,4 +1,4 @@
-"""Observations of ended attempts, and what the observations of one setting prove."""
+"""Observations of ended attempts, and the evidence of one setting's observations."""
 
 from __future__ import annotations
 

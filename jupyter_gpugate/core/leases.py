@@ -112,7 +112,7 @@ Stage = Union[Granted, Live, Stopping]
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to start and to use what it is charged."""
+    """The permission to start and to use its charge."""
 
     holder: Holder
     terms: Terms
@@ -126,7 +126,7 @@ class Lease:
 
     @property
     def phase(self) -> Phase:
-        """Its stage as a word; one that is live tells whether its workers have started."""
+        """Its stage as a word; a live one distinguishes whether its workers have started."""
         if isinstance(self.stage, Stopping):
             return Phase.STOPPING
         if isinstance(self.stage, Live):
@@ -200,5 +200,5 @@ class Lingering:
     most_free_bytes: Optional[int] = None  # since the tree is gone: what is beyond came back
 
     def reservation(self) -> int:
-        """While somebody of the tree lives, the whole charge stands."""
+        """While a process of the tree lives, the whole charge counts."""
         return max(0, self.charge_bytes - self.held_bytes) if self.tree_alive else 0

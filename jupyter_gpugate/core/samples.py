@@ -12,7 +12,7 @@ from typing import NamedTuple, Optional
 
 
 class ProcessKey(NamedTuple):
-    """A process of this boot: a pid alone is no identity."""
+    """A process of this boot; a pid alone does not identify it."""
 
     pid: int
     start_ticks: int
@@ -40,7 +40,7 @@ class Process(NamedTuple):
 
 
 class GpuProcess(NamedTuple):
-    """One process on one device; ``held_bytes`` is None where the driver does not tell."""
+    """One process on one device; ``held_bytes`` is None if the driver does not report it."""
 
     pid: int
     held_bytes: Optional[int]
@@ -86,7 +86,7 @@ class DeviceReading:
 
     @property
     def used_bytes(self) -> Optional[int]:
-        """Total - free - what the driver keeps for itself."""
+        """Total - free - memory that the driver keeps for itself."""
         if self.free_bytes is None:
             return None
         return self.device.total_bytes - self.free_bytes - (self.driver_reserved_bytes or 0)

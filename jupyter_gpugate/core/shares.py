@@ -1,4 +1,4 @@
-"""A sample's bytes shared out among holders, and the growth of those that are no runs."""
+"""A sample's bytes divided among holders, and the growth of holders other than runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jupyter_gpugate.core.samples import ProcessKey
 
 
 class ExternalProcess(NamedTuple):
-    """A holder that is nobody of ours."""
+    """An external holder."""
 
     pid: int
     start_ticks: Optional[int]  # None: listed by the driver, not in the process table

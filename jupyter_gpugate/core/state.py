@@ -41,7 +41,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Lock:
-    """Somebody uses a device, or the machine, by hand."""
+    """A lock: a user works on a device, or on the machine, by hand."""
 
     resource: str
     owner: str

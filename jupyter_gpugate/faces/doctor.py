@@ -24,12 +24,12 @@ _LIVES: Final = (
 
 
 def machine(answer: Json) -> dict[str, str]:
-    """Both forms of what can be measured and enforced here, by MIME type."""
+    """Return both forms of doctor's answer by MIME type."""
     return bundle(list(machine_parts(answer)))
 
 
 def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:
-    """Say in sentences what can be measured and enforced here, and why not."""
+    """Describe in sentences everything that can be measured and enforced here."""
     yield "measured", [[line] for line in _measured(answer)]
     yield "enforced", [[line] for line in _ENFORCED]
     yield "how long runs live", [[line] for line in _LIVES]

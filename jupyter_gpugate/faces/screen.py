@@ -1,7 +1,7 @@
 """Shows program output as a terminal would: carriage returns, erasing, cursor moves, colours.
 
 The result is text or escaped HTML: links, titles and every other control are dropped.  The output
-is not trusted: whatever its escapes ask for, a drawing costs a bounded time and a bounded size.
+is not trusted: with any escapes, a drawing costs a bounded time and a bounded size.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def failpoint(name: str) -> None:
 
 
 def arm(text: str) -> None:
-    """Arm the entries of ``text`` and nothing else; raise `ValueError` for what is no entry."""
+    """Arm exactly the entries of ``text``; raise `ValueError` for an invalid entry."""
     _armed.clear()
     for entry in filter(None, text.split(",")):
         name, _, action = entry.partition(":")

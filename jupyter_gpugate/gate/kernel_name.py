@@ -1,4 +1,4 @@
-"""The gate's abstract socket: a name that only the kernel keeps, so that nobody can remove it.
+"""The gate's abstract socket: a name that only the kernel keeps, so that it cannot be removed.
 
 Any user may take any name, so a name that another user holds is ignored.
 """
@@ -20,7 +20,7 @@ _LISTENING: Final = 0x10000  # the flag in /proc/net/unix
 
 
 def address_of(digest: str) -> bytes:
-    """Return the socket address that stands for a digest."""
+    """Return the socket address of a digest."""
     return socket_address(abstract_path(digest)).encode()
 
 

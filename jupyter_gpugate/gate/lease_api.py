@@ -101,7 +101,7 @@ class LeaseRequestHandler(LeaseHandler):
 
 
 class DefaultsHandler(LeaseHandler):
-    """``defaults``: what a run gets that does not say; asked before its spec is written."""
+    """``defaults``: the default options of a run, requested before its spec is written."""
 
     message = DefaultsMessage
 
@@ -203,7 +203,7 @@ class DeclineHandler(LeaseHandler):
 
 
 class RegisterHandler(LeaseHandler):
-    """``register``: both sides learn what the other does not know."""
+    """``register``: both sides report the runs that the other does not have."""
 
     message = RegisterMessage
 

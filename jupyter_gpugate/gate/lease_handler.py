@@ -58,7 +58,7 @@ class LeaseHandler(RequestHandler):
         self.fail(status_code, words.get(status_code, "internal"), str(message))
 
     def lease(self, run_id: str, fence: int) -> RunLease | None:
-        """The live lease of this fence; otherwise the caller is told that it is fenced."""
+        """Return the live lease of this fence; otherwise answer that the caller is fenced."""
         lease = self.gate.state.leases.get(run_id)
         if lease is None or lease.terms.fence != fence:
             newest = lease.terms.fence if lease else None

@@ -123,9 +123,9 @@ class GateLock:
 
 
 def user_lock() -> GateLock:
-    """Return the lock that lets one gate of this user on this machine in, whatever its settings.
+    """Return the lock that only one gate of this user on this machine can hold, with any settings.
 
-    It is another one for another home, as containers have, and on another machine, where the pids
+    It differs for another home, as in a container, and for another machine, where the pids
     of this one mean nothing.
     """
     name = gate_name()

@@ -196,7 +196,7 @@ class GateLoop:
         return self.version
 
     def snapshot(self) -> dict[str, Any]:
-        """The snapshot of the newest tick, made when somebody asks."""
+        """Return the snapshot of the newest tick, made on request."""
         if self._snapshot is None or self._snapshot[0] != self.version:
             made = snapshot(self.state, self.sample, self.decisions, self.decided_at)
             made["external"] = self._names.named(made["external"])

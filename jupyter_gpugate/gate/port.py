@@ -1,7 +1,7 @@
-"""The port: everything that a server may ask of a gate, in whichever process the gate runs.
+"""The port: everything that a server may ask of a gate in any process.
 
 Every answer is a value that no later tick changes.  `version`, `follow` and `figures` answer at
-once, from what this process has heard of the gate; any other call may wait for another process.
+once, from the gate's last report to this process; any other call may wait for another process.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class LockRequest:
 
 @dataclass(frozen=True)
 class Locked:
-    """A lock, and what it means for the runs of this gate."""
+    """A lock, and its effect on the runs of this gate."""
 
     locked: str
     for_s: float
@@ -117,7 +117,7 @@ class Locked:
 
 @dataclass(frozen=True)
 class Unlocked:
-    """A resource that is no longer locked."""
+    """A resource whose lock was released."""
 
     unlocked: str
     name: str
@@ -150,13 +150,13 @@ class Gate(Protocol):
 
     @property
     def version(self) -> int:
-        """The newest tick that this process has heard of."""
+        """Return the newest tick that was reported to this process."""
 
     def follow(self, listener: Listener) -> Mapping[str, Standing]:
         """Call the listener after every tick; return the unfinished runs as they are now."""
 
     def figures(self) -> Figures | None:
-        """The newest figures that this process has heard of."""
+        """Return the newest figures that were reported to this process."""
 
     async def changed(self, version: int, timeout_s: float) -> int:
         """Wait until a tick later than ``version``, at most ``timeout_s``; the newest version."""
@@ -207,4 +207,4 @@ class Gate(Protocol):
         """Forget a missing device; return its UUID."""
 
     async def forget_calibration(self, name: str) -> None:
-        """Forget what was learned of the caller's runs of a name."""
+        """Forget the observations of the caller's runs of a name."""

@@ -1,6 +1,6 @@
-"""Joins the newest readings of both readers into samples; neither can hold the other up.
+"""Joins the newest readings of both readers into samples; neither can delay the other.
 
-The machine's thread keeps the beat, so that an idle gate wakes as rarely as it can: once there,
+The machine's thread sets the pace, so that an idle gate wakes as rarely as possible: once there,
 once in the event loop, and once in the GPU reader's child where there is a GPU.
 """
 
@@ -75,7 +75,7 @@ class Sampler:
         threading.Thread(target=self._keep_beat, name="gpugate-machine", daemon=True).start()
 
     def watch(self, cgroups: frozenset[str]) -> None:
-        """Read what the limits of these cgroups leave, from the next reading on."""
+        """Read the limits of these cgroups from the next reading on."""
         self._machine.watched = cgroups
 
     async def fresh(self) -> Sample:

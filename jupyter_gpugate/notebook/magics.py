@@ -103,7 +103,7 @@ def _with_help(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @magics_class
 class GpuGateMagics(Magics):
-    """Runs a cell when the memory it needs is measured to be free, and shows what the gate sees."""
+    """Runs a cell when its memory is free, and shows the gate's queue and estimates."""
 
     @_magic(
         cell_magic,
@@ -304,7 +304,7 @@ class _Wait:
 
 
 def is_interactive(shell: Any) -> bool:
-    """Tell whether a person is there to interrupt twice.
+    """Return whether a person is present, who could interrupt twice.
 
     A front end that cannot answer `input` (nbclient, papermill, nbconvert) is none; without a
     kernel, a terminal is one.

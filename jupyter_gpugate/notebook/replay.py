@@ -90,9 +90,9 @@ class Replay:
         return {**state, "output_tail": self._said(part), "output_until": self._until}
 
     def catch_up(self, state: Mapping[str, Any], *, patient: bool = False) -> bool:
-        """Show what is new; return whether the card is to show another part of the output.
+        """Show new output; return whether the card must show another part of it.
 
-        ``patient``: no news is expected, so read only now and then.
+        ``patient``: no changes are expected, so read only now and then.
         """
         folder = attempt_folder(state)
         now = time.monotonic()
@@ -266,7 +266,7 @@ class Replay:
     # -- the front end --------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Send to the page what has changed since the last time."""
+        """Send changes since the last time to the page."""
         for slot in self._slots:
             content, slot.content = slot.content, None
             if content is None or (slot.is_blank and not slot.is_on_page):

@@ -1,4 +1,4 @@
-"""A handle on one run: what it does now, its end, its output and its results."""
+"""A handle on one run: its state, its end, its output and its results."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ class Run:
         """Return at once, and call ``callback`` with this handle when the run has ended.
 
         It is called once, in a thread of its own, also where the run has ended already and where
-        the gate restarts meanwhile.  What it prints, or the traceback if it fails, appears below
-        the cell that asked for it.
+        the gate restarts meanwhile.  Its output, or its traceback if it fails, appears below
+        the cell that made the call.
         """
         # ipykernel shows what a thread prints below the newest cell, unless its context says else.
         here = contextvars.copy_context()
@@ -93,11 +93,11 @@ class Run:
         ).start()
 
     def values(self) -> dict[str, Any]:
-        """Return what has been handed back by name, whatever the run has come to."""
+        """Return the values that were handed back, by name, whatever the end of the run."""
         return results.load(self.state())
 
     def explain(self) -> Explanation:
-        """Say where the run stands and why, with every number that was used."""
+        """Explain the state of the run and its reasons, with every number that was used."""
         state = self.state()
         lines = [card.text(state)]
         for reason in state.get("reasons") or ():
@@ -107,7 +107,7 @@ class Run:
         return Explanation("\n".join(lines))
 
     def follow(self) -> Follower:
-        """Start to follow the run; whoever asks for it closes it."""
+        """Start to follow the run; the caller closes the follower."""
         return Follower(Client(self._asked().socket_path), self.run_id)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Finds the names that a cell uses, binds and imports, from its compiled code.
 
 The compiler's own view is used because it knows evaluation order and scopes: ``x = x + 1`` reads
-``x`` of somebody else, ``for x in xs: print(x)`` does not.
+an outer ``x``, ``for x in xs: print(x)`` does not.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Scope:
 
 
 def read(source: str) -> Scope:
-    """Compile ``source`` and say what it uses; raise `CellError` with the line that is wrong."""
+    """Compile ``source`` and return its names; raise `CellError` with the wrong line."""
     code = _compiled(source)
     walk = _Walk()
     walk.module_level(code)
@@ -57,18 +57,18 @@ def read(source: str) -> Scope:
 
 
 def defined(notebook: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a notebook alone has: from its cells, its start-up files and its history.
+    """Return the names of a notebook: from its cells, its start-up files and its history.
 
-    ``hidden`` is what IPython itself has put there, or start-up files have.
+    ``hidden`` are the names of IPython itself and of start-up files.
     """
     everywhere = {name for name in _EVERYWHERE if notebook.get(name) is hidden.get(name)}
     return {name: value for name, value in notebook.items() if name not in everywhere}
 
 
 def missing(scope: Scope, notebook: Mapping[str, Any], given: frozenset[str]) -> list[str]:
-    """Name what the cell uses and only the notebook has, sorted.
+    """Return the names that the cell uses and only the notebook defines, sorted.
 
-    After ``from module import *`` nobody can tell whose a name is: then nothing is missing.
+    After ``from module import *`` the origin of a name is unknown: then none is missing.
     """
     if scope.star_import:
         return []

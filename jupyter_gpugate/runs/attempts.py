@@ -121,7 +121,7 @@ class Attempts:
     async def _begin(
         self, record: Record, grant: Grant, launch: Mapping[str, Any]
     ) -> OSError | None:
-        """Start the supervisor; what a full disk prevents is tried again for a while."""
+        """Start the supervisor; if the disk is full, try again for a while."""
         until = time.monotonic() + TRIES_S
         while True:
             start = begin(record, grant.attempt, launch, self._programs)
@@ -160,7 +160,7 @@ class Attempts:
             await self.end(record, _end_of(record, report), report.reason, outcome)
 
     async def tell_end(self, record: Record) -> None:
-        """Tell of an end that the gate could not write down when it was told."""
+        """Report an end again that the gate could not write to its journal."""
         outcome = record.summary.get("outcome")
         launch = await asyncio.to_thread(directory.launch_of, record.attempt_path)
         if outcome and launch:
@@ -172,7 +172,7 @@ class Attempts:
             await self._gate.tell(WithdrawMessage(record.run_id, reason=reason))
 
     async def _lost(self, record: Record) -> dict[str, Any]:
-        """The supervisor is gone without a word: stop what is left, and say so."""
+        """Handle a supervisor that ended without a report: stop its processes, record the end."""
         path, begun = record.attempt_path, time.monotonic()
         known = await asyncio.to_thread(directory.tree_of, path)
         cgroup = Cgroup(await asyncio.to_thread(directory.cgroup_of, path), record.run_id)

@@ -1,6 +1,6 @@
 """The cgroup of a run whose supervisor is dead.
 
-Every process in it belongs to the run, whenever it was forked and whatever its environment.
+Every process in it belongs to the run, with any environment and any time of its fork.
 """
 
 from __future__ import annotations

@@ -91,13 +91,13 @@ def write_summary(path: Path, summary: Mapping[str, Any]) -> None:
 
 
 def write_detached(path: Path) -> None:
-    """Note for good that nobody waits for this run any more."""
+    """Record permanently that the run is detached."""
     with opened(path) as folder:
         folder.write("detached", b"")
 
 
 def is_detached(path: Path) -> bool:
-    """Tell whether `write_detached` was called for a run."""
+    """Return whether `write_detached` was called for a run."""
     return (path / "detached").exists()
 
 
@@ -179,9 +179,9 @@ def tree_of(attempt: Path) -> tuple[ProcessKey, ...]:
 
 
 def outcome_of(attempt: Path) -> Json | None:
-    """Return how an attempt ended; None while there is no ``_DONE``.
+    """Return the end of an attempt; None while there is no ``_DONE``.
 
-    With ``_DONE`` the outcome stands, whatever any exit code was; a torn one is renamed aside and
+    With ``_DONE`` the outcome is final, whatever the exit code; a torn one is renamed and
     reads as ``lost``.
     """
     absent = contextlib.suppress(FileNotFoundError, NotADirectoryError)
@@ -267,7 +267,7 @@ def _tree(attempt: Path) -> Json:
 
 
 def _processes(pairs: object) -> tuple[ProcessKey, ...]:
-    """Return the pairs of numbers that are processes, whatever else is among them."""
+    """Return the pairs of numbers that are processes; other entries are ignored."""
     found = []
     for pair in pairs if isinstance(pairs, list) else ():
         with contextlib.suppress(ProtocolError):

@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 class Torn(Exception):
-    """A file is not what was written here; the message says how."""
+    """A file differs from the one that was written here; the message says how."""
 
 
 class TooLarge(ValueError):
@@ -38,7 +38,7 @@ class TooLarge(ValueError):
 
 
 class Folder:
-    """An open folder; what is below it is reached by plain names."""
+    """An open folder; its entries are reached by plain names."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -88,7 +88,7 @@ class Folder:
         self.write(name, data)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file that appears whole, with mode 0600, in the place of what was there."""
+        """Write a file that appears whole, with mode 0600, and replaces an existing one."""
         draft = f".{name}.{secrets.token_hex(4)}"
         here = self._descriptor
         file = os.open(draft, _NEW_FILE, 0o600, dir_fd=here)
@@ -114,7 +114,7 @@ class Folder:
         return remove_tree(name, self._descriptor)
 
     def put_aside(self, name: str) -> Path | None:
-        """Rename what is torn; return its new path, or None where nothing could be moved."""
+        """Rename a torn file; return its new path, or None if it could not be moved."""
         here, aside = self._descriptor, f"{name}.torn-{secrets.token_hex(4)}"
         try:
             os.rename(name, aside, src_dir_fd=here, dst_dir_fd=here)
@@ -151,9 +151,9 @@ def opened_attempt(attempt: Path) -> contextlib.AbstractContextManager[Folder]:
 
 
 def own_root(root: Path) -> None:
-    """Make the folder of all runs, closed to others, or check the one that is there.
+    """Make the folder of all runs, closed to others, or check the existing one.
 
-    An existing folder keeps its mode: whatever is made in it is private by itself.
+    An existing folder keeps its mode: everything that is created in it is private by itself.
     Raises `PermissionError` if others could replace the programs of a run.
     """
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -187,7 +187,7 @@ def appear(draft: Path, place: Path) -> Path:
 
 
 def encoded(content: Mapping[str, Any]) -> bytes:
-    """Encode a record; what the environment holds of other encodings survives."""
+    """Encode a record; text of the environment in other encodings survives."""
     return json.dumps(content).encode("ascii")
 
 

@@ -99,7 +99,7 @@ class Launcher:
     # -- life -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Take up what is on the disk: adopt, finish or queue again, oldest first."""
+        """Restore the runs on the disk: adopt, finish or queue them again, oldest first."""
         await self._inventory.take_in_unfinished()
         await self._take_up(self._records.unfinished())
         await self._presence.register()
@@ -135,7 +135,7 @@ class Launcher:
         await self._inventory.whole.wait()
 
     async def stop(self) -> None:
-        """Let go of everything; runs go on under their supervisors."""
+        """Release everything; runs go on under their supervisors."""
         self._closing = True
         await self._tasks.stop()
         self._gate.close()
@@ -170,7 +170,7 @@ class Launcher:
         return await self._unheard.submit(body, wait_s)
 
     def reads(self, key: str) -> bool:
-        """Whether the sources of what was submitted with this key are being read."""
+        """Return whether the sources of the submit with this key are being read."""
         return self._submissions.reads(key)
 
     async def request_of(self, body: Mapping[str, Any]) -> Request:

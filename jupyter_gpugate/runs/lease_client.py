@@ -64,7 +64,7 @@ class _Line(TCPClient):
 async def dial_socket(address: str) -> IOStream:
     """Connect to a unix socket, "@" in place of the NUL before a name that the kernel keeps.
 
-    Raises `OSError` where nobody listens, or somebody else than this user or root.
+    Raises `OSError` if no process listens, or one of another user than this one or root.
     """
     line = IOStream(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
@@ -101,7 +101,7 @@ class UnixClient:
         self._client.tcp_client = _Line(dial)
 
     async def fetch(self, path: str, **options: Any) -> HTTPResponse:
-        """Send one request; raise `OSError` where nobody answers."""
+        """Send one request; raise `OSError` without an answer."""
         request = HTTPRequest(f"http://localhost{path}", connect_timeout=5, **options)
         answer = self._client.fetch(request, raise_error=False)
         # Whoever no longer waits must not make the client complain about an answer that comes late.

@@ -43,8 +43,8 @@ class Machine:
     def owns(self, told: object) -> bool:
         """Return whether a run with this record of its machine was submitted on this one.
 
-        A run without any was written before there were marks.  Where the state directory was
-        lost or moved, boot and pids still tell that the run's processes can be judged here.
+        A run without a record was written before there were marks.  If the state directory was
+        lost or moved, boot and pids still show that the run's processes can be judged here.
         """
         if not isinstance(told, Mapping):
             return True
@@ -63,7 +63,7 @@ def this_machine(state: Path) -> Machine:
 
 
 def renew_mark(state: Path, machine: Machine) -> None:
-    """Write the mark of this machine again where somebody has removed it."""
+    """Write the mark of this machine again if it was removed."""
     with opened(state.resolve()) as folder:
         if MARK_FILE not in folder.names():
             folder.write(MARK_FILE, f"{machine.mark}\n".encode())

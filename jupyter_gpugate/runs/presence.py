@@ -83,7 +83,7 @@ class Presence:
             await self._attempts.tell_end(record)
 
     async def _queue_again(self, records: list[Record]) -> None:
-        """Request again what the gate does not know, in order; a long list is left to a task."""
+        """Request again the runs that the gate does not have, in order; a task does a long list."""
         if records:
             self._queueing_again = self._tasks.spawn(self._ask_again(records))
             await asyncio.wait({self._queueing_again}, timeout=FIRST_PAUSE_S)

@@ -1,6 +1,6 @@
-"""Processes of a run as its run side sees them: who lives, and the end of what was left.
+"""The processes of a run for its run side: which ones live, and the end of the rest.
 
-That a process cannot be looked at, for want of descriptors say, never counts as its end.
+A process that cannot be read, for want of descriptors for example, never counts as ended.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ProcessName(NamedTuple):
 
 
 def is_alive(process: ProcessName) -> bool:
-    """Whether this very process lives, or may: a reused pid is somebody else."""
+    """Return whether this very process lives, or may: a reused pid is another process."""
     try:
         return start_ticks(process.pid) == process.start_ticks
     except OSError:
@@ -126,7 +126,7 @@ def environment(process: Path) -> bytes:
 async def kill_all(
     run_id: str, known: Iterable[ProcessName], cgroup: Cgroup | None = None
 ) -> list[ProcessName]:
-    """Kill what is left of a run whose supervisor is gone; whoever still lives after all rounds."""
+    """Kill the processes of a run without a supervisor; return those that survive all rounds."""
     left = set(known)
     for _ in range(ROUNDS):
         with suppress(OSError):

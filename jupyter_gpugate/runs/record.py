@@ -43,7 +43,7 @@ class Refused(Exception):
 
 @dataclass
 class Record:
-    """One run: its spec, its summary as on disk, and what is alive of it."""
+    """One run: its spec, its summary as on disk, and its live parts."""
 
     run_id: str
     path: Path
@@ -68,7 +68,7 @@ class Record:
 
     @property
     def detached(self) -> bool:
-        """Whether nobody waits for it, from the start or by now."""
+        """Return whether it is detached, since the submit or later."""
         return self.left or self.request.detached
 
     @property

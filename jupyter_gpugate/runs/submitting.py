@@ -40,7 +40,7 @@ ANSWER_S = 30.0
 
 
 class Submissions:
-    """Makes runs of what is submitted: exactly one for each idempotency key."""
+    """Turns submits into runs: exactly one for each idempotency key."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Submissions:
         return earlier, False
 
     def reads(self, key: str) -> bool:
-        """Whether the sources of what was submitted with this key are being read."""
+        """Return whether the sources of the submit with this key are being read."""
         return key in self._reading
 
     async def request_of(self, body: Mapping[str, Any]) -> Request:
@@ -196,7 +196,7 @@ class Submissions:
 
 
 class GateAwayRefused(Refused):
-    """The gate did not answer, whatever it has heard."""
+    """The gate did not answer; it may have received the request."""
 
 
 def _first_summary(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Tasks:
-    """Tasks that end together; one that fails is logged, since nobody waits for it."""
+    """Tasks that end together; a failure is logged, because no caller awaits it."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -33,7 +33,7 @@ class Tasks:
         return await asyncio.shield(future)
 
     async def stop(self) -> None:
-        """Cancel all tasks, and see what is unbroken to its end."""
+        """Cancel all tasks, and await those that must not be interrupted."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -16,9 +16,9 @@ OF_ONE_PROCESS = ("root",)
 
 
 class Claim:
-    """The lock of a user, whatever the settings are, and the lock of the state directory.
+    """The lock of a user, independent of settings, and the lock of the state directory.
 
-    Two homes may be set to one state directory, and an older version knows only its lock.
+    Two homes may be set to one state directory, and an older version uses only its lock.
     """
 
     def __init__(self, place: Path, state: Path, settings: dict[str, Any]) -> None:

@@ -99,7 +99,7 @@ class _Hearing(HTTPMessageDelegate):
 
 
 class Doors:
-    """Accepts connections; ``path`` is the present socket, None while there is no place for one."""
+    """Accepts connections; ``path`` is the current socket, None while no place is available."""
 
     def __init__(
         self, server: GateServer, place: Path, digest: str, log: logging.Logger | None = None

@@ -263,7 +263,7 @@ def _left(run_id: str, verdict: Verdict) -> int:
 
 
 def exit_code(state: Mapping[str, Any]) -> int:
-    """Return the command's own exit code where it is known, else one that stands for its end."""
+    """Return the command's own exit code if it is known, else one for its kind of end."""
     end, code = state.get("end"), state.get("exit_code")
     if end == "failed" and code:
         return int(code) if code > 0 else 128 - int(code)

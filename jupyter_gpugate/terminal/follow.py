@@ -1,4 +1,4 @@
-"""A terminal's wait for its run: output on stdout, where the run stands on stderr."""
+"""A terminal's wait for its run: output on stdout, the run's state on stderr."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NUMBERS_S: Final = 60.0
 
 @contextlib.contextmanager
 def taking_signals() -> Iterator[Terminal]:
-    """Take what this process is sent as a wish about its run, from before the submit to the end."""
+    """Treat signals to this process as requests about its run, from the submit to the end."""
     interrupts = Interrupts()
     with interrupts.taken(), _leaving(interrupts):
         yield Terminal(interrupts)
@@ -76,9 +76,9 @@ class Terminal:
 
 
 class Progress:
-    """Says on stderr where the run stands, whenever that changes.
+    """Prints the run's state on stderr whenever it changes.
 
-    Free memory moves all the time: numbers alone are told at most once a minute.
+    Free memory changes all the time: numbers alone are printed at most once a minute.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -115,7 +115,7 @@ class Progress:
 
 
 def warn_of_lost_input() -> None:
-    """Say on stderr that what a pipe or a file offers on stdin will not reach the command."""
+    """Print on stderr that the input of a pipe or a file will not reach the command."""
     try:
         mode = os.fstat(0).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
@@ -131,7 +131,7 @@ def warn_of_lost_input() -> None:
 def say(line: str) -> None:
     """Print to stderr; a terminal that is gone is no reason to fail.
 
-    Warnings and reasons may quote what a run said: none of it may act on the terminal.
+    Warnings and reasons may quote output of a run, which must not control the terminal.
     """
     shown = "\n".join(map(words.visible, line.split("\n")))
     with contextlib.suppress(OSError):

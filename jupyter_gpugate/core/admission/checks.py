@@ -92,7 +92,7 @@ class Asks(NamedTuple):
         return self.visible is None or room.resource in self.visible
 
     def is_watched(self, room: Room) -> bool:
-        """Whether nothing is known of what it needs there."""
+        """Return whether its need there is unknown."""
         return self.need(room).need_bytes is None
 
     def need(self, room: Room) -> TermNeed:
@@ -170,7 +170,7 @@ def _ram_reason(asks: Asks, ram: Room, ask: Ask) -> Optional[Reason]:
 
 
 def _nearest(asks: Asks, rooms: Mapping[str, Room], looks: Mapping[str, Look]) -> Reason:
-    """The reason to tell: of the last device that is lacking, on the model nearest to enough."""
+    """Return the reason of the last lacking device, on the model that is nearest to enough."""
     wanted = asks.key.gpus
     ranks: dict[str, list[tuple[int, int, int, str]]] = {}
     for uuid, (reason, ask) in looks.items():

@@ -75,7 +75,7 @@ class Walk:
         self._visible: dict[Mask, Optional[frozenset[str]]] = {}
 
     def admit(self) -> Decisions:
-        """Admit whatever fits, and set aside what those who wait are due."""
+        """Admit every request that fits, and set room aside for heads."""
         grants: list[Grant] = []
         refusals: dict[GroupKey, Refusal] = {}
         queue = self.state.queue

@@ -17,7 +17,7 @@ class Heads:
 
     A *head* has waited long, and for room only: its need is set aside on the devices that it is
     bound to, RAM included.  Each resource has one head, the oldest.  The oldest exclusive run that
-    waits for nothing but others to leave, and what they held to come back, has its devices kept
+    waits only until others leave, and their memory is free, has its devices kept
     clear.
     """
 
@@ -29,7 +29,7 @@ class Heads:
         self._cleared = False
 
     def claim(self, asks: Asks, refusal: Refusal) -> bool:
-        """Set aside what a refused request is due; False if that is nothing."""
+        """Set room or devices aside for a refused request that is due; return whether it was."""
         old = asks.waited_s >= asks.state.traits.head_after_s
         head = old and not self._has_heads(refusal) and refusal.only(Check.FIT)
         alone = asks.key.exclusive and not self._cleared and _waits_for_devices(refusal)
@@ -56,7 +56,7 @@ class Heads:
         return bool(made)
 
     def _has_heads(self, refusal: Refusal) -> bool:
-        """Whether what it waits for has a head already, wherever it would be bound."""
+        """Return whether the RAM, or every device, that it waits for has a head already."""
         for reason in refusal.reasons:
             if reason.resource == RAM:
                 return RAM in self._waited_for
@@ -81,7 +81,7 @@ class Heads:
 
 
 def _waits_for_devices(refusal: Refusal) -> bool:
-    """On a device without a lease room lacks only until what the last run held has come back."""
+    """Return whether only devices are lacking; without a lease, their room is free soon."""
     return all(
         reason.resource not in (None, RAM) and reason.check in (Check.EXCLUSIVE, Check.FIT)
         for reason in refusal.reasons

@@ -3,10 +3,10 @@
 A mask is read as CUDA reads it: numbers, UUIDs and unique beginnings of UUIDs, separated by commas.
 The first entry that names no device ends the list, and a device that is named twice leaves none.
 Numbers count boards in the order of the PCI bus, which is CUDA's order under
-``CUDA_DEVICE_ORDER=PCI_BUS_ID`` and on machines whose boards are alike.  A board that is cut into
-slices stands for all of them.
+``CUDA_DEVICE_ORDER=PCI_BUS_ID`` and on machines whose boards are alike.  A board divided into
+slices means all of them.
 
-``NVIDIA_VISIBLE_DEVICES`` is not read: it is a container runtime's, which has applied it already.
+``NVIDIA_VISIBLE_DEVICES`` is not read: the container runtime has applied it already.
 """
 
 from __future__ import annotations

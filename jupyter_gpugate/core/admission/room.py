@@ -130,7 +130,7 @@ def rooms(state: GateState, sample: Sample, now: float) -> dict[str, Room]:
 
 
 def earmark(result: Mapping[str, Room], mark: Earmark) -> None:
-    """Set aside what a mark stands for: bytes for a head, whole devices for an exclusive run."""
+    """Set aside bytes for a head, or whole devices for an exclusive run."""
     for resource, need in mark.bytes_by_resource.items():
         if resource == RAM:
             for room in result.values():
@@ -259,7 +259,7 @@ def _declared(room: Room, usable: int, charged: int) -> Room:
 def _unread(
     state: GateState, sample: Sample, reading: Optional[DeviceReading], uuid: str, now: float
 ) -> Optional[Reason]:
-    """Why there is no number for this device to go by."""
+    """Return the reason why this device has no usable reading."""
     if reading is None:
         gone = _reader_answers(sample, now, _patience_s(state, sample))
         return Reason(Check.MISSING if gone else Check.STALE, uuid)
@@ -300,9 +300,9 @@ def _patience_s(state: GateState, sample: Sample) -> float:
 
 
 def _reader_answers(sample: Sample, now: float, patience_s: float) -> bool:
-    """Whether the GPU reader is well: then a device that it does not list is gone.
+    """Return whether the GPU reader works: then a device that it does not list is gone.
 
-    A reader that finds no GPU at all is asked rarely, and its answer stands meanwhile.
+    A reader that finds no GPU at all is asked rarely, and its answer remains valid meanwhile.
     """
     return any(
         health.name == "gpu"

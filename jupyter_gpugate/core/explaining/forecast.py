@@ -22,7 +22,7 @@ from jupyter_gpugate.core.state import GateState
 
 
 def forecast(state: GateState, sample: Sample, request: Request, now: float) -> dict[str, Any]:
-    """Return what a run would need, and whether it would start now."""
+    """Return the need of a run, and whether it would start now."""
     verdict = verdict_on(state, sample, request, now)
     model = model_told(state, _about(verdict), request.visible)
     device = models_of(state.inventory).get(model) if request.gpus else None

@@ -18,7 +18,7 @@ from jupyter_gpugate.core.state import GateState
 def expected_ends(state: GateState) -> dict[str, float]:
     """Return the expected end of each live run, if such runs have completed before.
 
-    One that has lasted longer than they did is left out: nobody knows.
+    A run that has lasted longer than they did is omitted: its end is unknown.
     """
     ends = {}
     for run_id, lease in state.leases.items():
@@ -31,9 +31,9 @@ def expected_ends(state: GateState) -> dict[str, float]:
 def eta_s(
     state: GateState, reasons: Iterable[Reason], ends: Mapping[str, float], now: float
 ) -> Optional[float]:
-    """Seconds until the checks that were not passed are expected to pass; None: nobody knows.
+    """Return the seconds until the failed checks are expected to pass; None if unknown.
 
-    Others that wait may come first, and what is free may change: it is the earliest moment.
+    It is the earliest moment: other waiting runs may come first, and free memory may change.
     """
     moments = [_moment(state, reason, ends, now) for reason in reasons]
     latest = max(moments, default=math.inf)

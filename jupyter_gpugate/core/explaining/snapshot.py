@@ -1,7 +1,7 @@
-"""``snapshot(state, sample, decisions, now)``: the one answer that explains everything.
+"""``snapshot(state, sample, decisions, now)``: the whole state in one answer.
 
-All numbers are bytes or seconds; formatting belongs to the faces, but for the ``message`` of a
-reason.  What `decide` saw, enough to make the same decisions again, is `inputs_of`.
+All numbers are bytes or seconds; formatting belongs to the faces, except the ``message`` of a
+reason.  `inputs_of` returns the inputs of `decide`, which suffice to repeat its decisions.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def snapshot(state: GateState, sample: Sample, decisions: Decisions, now: float)
 
 
 def running_row(state: GateState, lease: RunLease, now: float) -> dict[str, Any]:
-    """One live attempt: what it was charged, what it holds, and what is still reserved for it."""
+    """Return the row of one live attempt: its charge, its held memory and its reservation."""
     request, terms = lease.request, lease.terms
     resources = sorted({*lease.charges, *lease.usage})
     return {

@@ -57,7 +57,7 @@ def _expired(state: GateState, last: Decisions, now: float) -> Iterable[ev.Event
 
 
 def _is_lost(state: GateState, own: Holder, live: Live, sample: Sample, now: float) -> bool:
-    """Overdue, and the process table shows that nobody of its tree lives."""
+    """Return whether it is overdue, and no process of its tree lives."""
     if now - live.reported.at <= state.traits.lease_ttl_s or not sample.processes:
         return False
     # A heartbeat names the tree of two seconds ago: younger processes are known by their parents.

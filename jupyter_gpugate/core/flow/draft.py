@@ -122,7 +122,7 @@ class Draft:
                 self._insert(self._group(new.key), new.request.run_id, None)
 
     def _needs_of(self, request: Request) -> tuple[Needs, Estimates]:
-        """The same for all requests that are alike: many are, and it takes a while to tell."""
+        """Return the needs of a request, cached for equal requests as they are slow to compute."""
         like = (request.family, request.setting, request.hints)
         if like not in self._needs:
             self._needs[like] = needs_of(

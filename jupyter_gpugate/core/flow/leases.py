@@ -285,7 +285,7 @@ def _linger(draft: Draft, lease: RunLease, live: Live, resource: str, at: float)
 
 
 def _learn_overhead(draft: Draft, lease: RunLease) -> None:
-    """Keep what a process of this run held beyond its framework's own memory, where it is least."""
+    """Keep the least memory of one process beyond its framework's own, per device model."""
     for uuid in lease.terms.devices:
         device = draft.inventory.rows.get(uuid)
         usage = lease.usage.get(uuid)

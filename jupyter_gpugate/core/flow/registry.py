@@ -1,4 +1,4 @@
-"""The transitions of what stands beside the runs: devices, locks, the drain, what was learned."""
+"""The transitions of devices, locks, the drain and the calibration."""
 
 from __future__ import annotations
 

@@ -65,9 +65,9 @@ class Tick:
         return _ticked(apply(self.decided, self.grants), self.at)
 
     def unwritten(self) -> tuple[GateState, tuple[ev.Event, ...]]:
-        """The next state when nothing could be written, and what is to be written later.
+        """Return the next state if nothing could be written, and the events to write later.
 
-        Ends and releases count all the same; grants, and whatever is `REFUSED`, do not exist.
+        Ends and releases still take effect; grants and `REFUSED` events do not.
         """
         posted = tuple(e for e in self.happened.posted if not isinstance(e, ev.REFUSED))
         happened = replace(self.happened, posted=posted)
@@ -75,7 +75,7 @@ class Tick:
         return _ticked(after, self.at), _journalled(events)
 
     def withheld(self) -> Decisions:
-        """The decisions when nothing could be written: who would start is told why it does not."""
+        """Return the decisions if nothing could be written: each grant becomes a reason to wait."""
         refusals = dict(self.decisions.refusals)
         for grant in self.decisions.grants:
             key = self.decided.queue[grant.run_id].key
@@ -85,9 +85,9 @@ class Tick:
 
 
 def run_tick(state: GateState, happened: Happened, last: Decisions) -> Tick:
-    """Apply what happened, take the sample in if it is a new one, and decide.
+    """Apply the events, use the sample if it is new, and decide.
 
-    ``last`` stands again, less its grants, where nothing has changed.
+    If nothing has changed, the decisions are ``last`` without its grants.
     """
     before = _after_gap(state, happened.now)
     after, events, fault = _advance(before, happened, last)
@@ -101,7 +101,7 @@ def run_tick(state: GateState, happened: Happened, last: Decisions) -> Tick:
 def _advance(
     state: GateState, happened: Happened, last: Decisions
 ) -> tuple[GateState, tuple[ev.Event, ...], str]:
-    """The state after what happened, every event on the way, and what was wrong with the sample."""
+    """Return the state after the events, every event on the way, and the sample's fault."""
     events: list[ev.Event] = []
     now, wall, fault = happened.now, happened.wall, ""
     sample = happened.sample if happened.measured else None
@@ -162,7 +162,7 @@ def _changed_verdicts(
     events: Iterable[ev.Event],
     now: float,
 ) -> Iterable[ev.VerdictChanged]:
-    """The dominant reason of each run where it is not what it was, for the run's story."""
+    """Return each run's dominant reason if it has changed, for the run's story."""
     told = {key: refusal.reasons[0].check for key, refusal in last.refusals.items()}
     changed: dict[str, str] = {}
     for key, refusal in decisions.refusals.items():

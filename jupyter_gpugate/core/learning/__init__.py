@@ -1,4 +1,4 @@
 """Runs in any process; may import core, core.memory.
 
-What earlier runs have shown, and what the next one will need.
+The observations of earlier runs, and the estimate of the next one.
 """

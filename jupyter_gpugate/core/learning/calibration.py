@@ -67,11 +67,11 @@ def setting_on(resource: str, setting: Setting) -> Setting:
 
 
 def irrelevant_parameters(tracks: Sequence[Track]) -> tuple[str, ...]:
-    """Name the parameters shown not to matter, given one family's tracks on one resource.
+    """Return the parameters without an effect, given one family's tracks on one resource.
 
     They are the largest set found such that settings that differ in nothing else peak within
     5 % of each other, where each of them took three values.  Judged are the ten settings
-    observed last, so that an old outlier does not speak for ever.
+    observed last, so that an old outlier loses its effect.
     """
     names = {name for track in tracks for name, _ in track.setting.parameters}
     while names:

@@ -1,6 +1,6 @@
 """Estimates a run's need from the needs of earlier runs: measured, fitted, scaled or hinted.
 
-Where nothing is known there is no number: a term is a gap, and the run starts on the watch
+An unknown need has no number: its term is a gap, and the run starts on the watch
 rung, at a provisional charge.  All figures are bytes; on a GPU they are per device.
 
 A total (``device_total``, ``ram_total``) is the most that a run can be given there with nobody
@@ -55,7 +55,7 @@ def estimate(
 ) -> Estimate:
     """Estimate a run's need on each of the kinds of resource given (``RAM``, ``VRAM``).
 
-    Without a device model, here or in the setting, the model that needed most speaks.
+    Without a device model, here or in the setting, the model with the greatest need counts.
     """
     terms: list[EstimateTerm] = []
     ignored: set[str] = set()

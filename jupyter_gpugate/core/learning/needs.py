@@ -23,7 +23,7 @@ from jupyter_gpugate.core.samples import Device
 
 
 def models_of(inventory: Mapping[str, Device]) -> dict[str, Device]:
-    """The machine's kinds of device, each with one device that stands for it."""
+    """Return the machine's device models, each with one device as its representative."""
     models: dict[str, Device] = {}
     for uuid in sorted(inventory):
         device = inventory[uuid]

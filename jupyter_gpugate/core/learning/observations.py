@@ -26,7 +26,7 @@ def sedimented(
 ) -> tuple[ev.Sedimented, ...]:
     """The observations that a `Finished` event yields, given the state before it.
 
-    ``sample`` was taken after it: it tells whether memory of others has gone with the run.
+    ``sample`` was taken after it: it shows whether memory of others was released with the run.
     """
     if not isinstance(event, ev.Finished) or event.end.outcome is AttemptOutcome.NOT_STARTED:
         return ()

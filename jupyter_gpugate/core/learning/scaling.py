@@ -137,7 +137,7 @@ def margin_bytes(resource: str, peak_bytes: int, share: float) -> int:
 
 
 def fills_what_it_is_given(evidence: Evidence) -> bool:
-    """Tell whether the greatest peak shows what the run was given rather than what it needs.
+    """Return whether the greatest peak shows the charge of the run rather than its need.
 
     So it is where peak and charge lie within 3 % of each other, unless another run of much the
     same peak was given as much or more and left it.

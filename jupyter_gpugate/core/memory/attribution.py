@@ -1,6 +1,6 @@
 """Share a sample's bytes out among holders: ``attribute(sample, roots, ...) -> Attribution``.
 
-What a resource has in use is what its reading says, never a sum over processes.  Processes explain
+The used memory of a resource is its reading, never a sum over processes.  Processes explain
 a part of it, claims that no process proves may explain more of it, and the rest is external.
 """
 
@@ -56,11 +56,11 @@ def attribute(  # noqa: PLR0917 - the sources that a share can rest on
 ) -> Attribution:
     """Share out every resource of the sample that could be read.
 
-    ``roots`` names processes that are known to be somebody's; ``remembered`` is ``holder_of`` of
+    ``roots`` names processes with a known holder; ``remembered`` is ``holder_of`` of
     the last attribution.  In bytes: ``lingering`` (resource -> holder) is what gone runs left
     behind, ``run_ram`` (run id) and ``run_vram`` (run id -> UUID) are runs' own reports.  A report
     of RAM can only lower what the run's processes show; one of a device counts only where the
-    driver tells no bytes.  ``run_unmovable`` (run id) is what a live run holds and no process
+    driver reports no bytes.  ``run_unmovable`` (run id) is memory of a live run that no process
     shows as its own, such as shared memory.  Claims never exceed what is left unexplained.
     """
     holders = Holders(sample, roots, remembered)
@@ -80,7 +80,7 @@ def attribute(  # noqa: PLR0917 - the sources that a share can rest on
 
 
 def _used(reading: DeviceReading) -> Optional[int]:
-    """Return what a device has in use; None for no resource, and for impossible numbers."""
+    """Return the used memory of a device; None for no resource, and for impossible numbers."""
     device = reading.device
     if device.mig_enabled or device.unified or reading.contradiction:
         return None
@@ -229,7 +229,7 @@ class _Lists:
         self.idle_bytes = IDLE_BYTES if reserve_is_known else IDLE_BYTES_WITH_RESERVE
 
     def give(self, row: GpuProcess, shares: _Shares) -> None:
-        """Give one row to its holder, or to nobody of ours."""
+        """Give one row to its holder, or count it as external."""
         process = self._processes.get(row.pid)
         holder = self._of_gone(row.pid) if process is None else self.holders.of.get(row.pid)
         if holder is not None and row.held_bytes is not None:
@@ -242,7 +242,7 @@ class _Lists:
             shares.external.append(_external(process, row.held_bytes))
 
     def _of_gone(self, pid: int) -> Optional[Holder]:
-        """Return whose a gone process was, unless what it left behind is claimed already."""
+        """Return the holder of a gone process, unless its remaining memory is claimed already."""
         holder = self.holders.of_ghost(pid)
         return None if holder in self.lingering else holder
 

@@ -25,7 +25,7 @@ Held = tuple[Share, ...]
 
 
 def others_of(shares: ResourceAttribution, leases: Mapping[str, Lease]) -> Optional[Held]:
-    """Return unpromised memory by holder; None if holders cannot be told apart from runs."""
+    """Return unpromised memory by holder; None if holders cannot be distinguished from runs."""
     if shares.fault or any(holder.kind is HolderKind.RUN for holder in shares.unknown):
         return None
     held: dict[Who, int] = {}

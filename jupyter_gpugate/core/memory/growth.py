@@ -29,7 +29,7 @@ def grown(growth: Growth, shares: ResourceAttribution, at: float) -> Growth:
 
 
 def can_be_told(shares: ResourceAttribution) -> bool:
-    """Whether what others hold can be told from what runs hold."""
+    """Return whether memory of others can be distinguished from memory of runs."""
     return not shares.fault and all(h.kind is not HolderKind.RUN for h in shares.unknown)
 
 

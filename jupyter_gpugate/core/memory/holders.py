@@ -1,7 +1,7 @@
 """Finds the holder of each process, its nearest known ancestor, in one pass.
 
-A run or a model server counts wherever it stands above a process; next what the process is
-remembered by, since its parent may be gone; last the notebook kernel above it.  So a kernel that a
+A run or a model server counts at any height above a process; next the recorded holder of the
+process, since its parent may be gone; last the notebook kernel above it.  So a kernel that a
 run started for itself is the run's, and a run that a kernel started is its own.
 """
 
@@ -44,7 +44,7 @@ _NOBODY = _Above(None, None, None)
 class Holders:
     """The holders of one sample's processes.
 
-    ``of`` is pid -> holder; a process that is missing there is nobody's of ours.  ``live`` are the
+    ``of`` is pid -> holder; a process that is missing there is external.  ``live`` are the
     holders with a root, whether or not a process of theirs is left.
     """
 

@@ -111,7 +111,7 @@ def _growth(state: GateState, sample: Sample, attribution: Attribution) -> dict[
 
 
 def _utilisation(state: GateState, sample: Sample) -> dict[str, float]:
-    """A slowly moving mean; a device that does not tell is left out, not called idle."""
+    """Return a slowly moving mean; a device without a reading is omitted, not called idle."""
     means = {}
     for reading in sample.devices:
         if reading.utilisation is not None:

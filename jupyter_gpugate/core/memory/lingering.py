@@ -46,7 +46,7 @@ def claims(lingering: Left) -> dict[str, dict[Holder, int]]:
 
 
 def with_shares(lingering: Left, attribution: Attribution) -> dict[tuple[str, str], Lingering]:
-    """A tree that lives holds what the sample attributes to it; a gone one no more than that."""
+    """Return the memory of a tree: as attributed if it lives, at most that if it is gone."""
     result = {}
     for key, left in lingering.items():
         result[key] = left

@@ -17,7 +17,7 @@ OVERRUN_FACTOR: Final = 1.25
 
 
 def settling_events(state: GateState, lease: RunLease, now: float) -> Iterable[ev.Recharged]:
-    """The new charges that follow from what a run was seen to hold."""
+    """Return the new charges that follow from a run's measured memory."""
     overrun, settled = {}, {}
     for resource, usage in lease.usage.items():
         charge = lease.charges.get(resource, 0)

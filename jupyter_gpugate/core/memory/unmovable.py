@@ -1,8 +1,8 @@
-"""Memory of runs that no process shows as its own: shared memory, locked pages, files in memory.
+"""Memory of runs that belongs to no process: shared memory, locked pages, files in memory.
 
 A supervisor reports such bytes, and a sample shows only how much of them there is in all.  So a
 run's part is its last report, less all such memory that was freed since: an exit or a deleted file
-counts as soon as a sample shows it, whoever owned it.
+counts as soon as a sample shows it, whatever its owner.
 """
 
 from __future__ import annotations

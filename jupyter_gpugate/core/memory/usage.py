@@ -46,7 +46,7 @@ class Seen:
         self._growers = Growers(state, sample, free)
 
     def of(self, lease: RunLease) -> RunLease:
-        """The lease as it stands after the sample."""
+        """Return the lease after the sample."""
         live = lease.live
         if live is None:
             return lease
@@ -82,7 +82,7 @@ class Seen:
         return _of_device(live, resource, moved)
 
     def _of_ram(self, lease: Lease, live: Live, usage: Usage) -> Usage:
-        """By whose word the RAM is known, and what the processes themselves show."""
+        """Return the usage with the meter of its RAM and the peaks of its processes."""
         tree = self._trees.get(lease.holder.name, _NOBODY)
         by_report = live.reported.report.ram_held_bytes == usage.held_bytes
         return replace(
@@ -93,9 +93,9 @@ class Seen:
         )
 
     def _unattributed(self, lease: Lease, live: Live, resource: str, usage: Usage) -> Usage:
-        """Bytes nobody tells: the run's own report, else its share of the fall of free, else 0.
+        """Return the usage by the run's report, else its share of the fall of free, else 0.
 
-        Such a reading counts for the reservation only: it is no reading for a peak.
+        The result counts for the reservation only, not for a peak.
         """
         charge = lease.charges.get(resource, 0)
         reported = _reported(live, resource)
@@ -168,7 +168,7 @@ def _moved(live: Live, usage: Usage, held: int, taken_at: float) -> Usage:
 
 
 def _of_device(live: Live, uuid: str, usage: Usage) -> Usage:
-    """By whose word it is known, and the least that its contexts can cost."""
+    """Return the usage with its meter and the least overhead of its contexts."""
     reported, least, held = _reported(live, uuid), usage.overhead_bytes, usage.held_bytes
     if reported and held > reported:
         least = min(held - reported, held if least is None else least)

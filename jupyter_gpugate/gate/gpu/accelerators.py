@@ -53,7 +53,7 @@ def _renderers(dev: Path, sys: Path) -> Iterator[Accelerator]:
 
 
 def _matching(folder: Path, pattern: str) -> list[Path]:
-    """Files in the order of their numbers; folders, such as /dev/accel, are no devices."""
+    """Return files in the order of their numbers; folders, such as /dev/accel, are omitted."""
 
     def number(path: Path) -> tuple[int, str]:
         digits = re.search(r"\d+$", path.name)

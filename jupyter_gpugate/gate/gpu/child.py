@@ -87,7 +87,7 @@ class GpuProbe:
         self._detail: dict[str, str] = {}
 
     def answer(self, number: int) -> Answer:
-        """Read everything once; whatever fails becomes a fault."""
+        """Read everything once; each failure becomes a fault."""
         taken_at = awake_time()
         devices: tuple[DeviceReading, ...] = ()
         fault: Fault | None = None
@@ -176,7 +176,7 @@ def _listed(devices: tuple[DeviceReading, ...]) -> set[int]:
 
 
 def library_is_there() -> bool:
-    """Tell whether this machine has a driver; raise `LibraryError` for one that is broken."""
+    """Return whether this machine has a driver; raise `LibraryError` for a broken one."""
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:

@@ -1,6 +1,6 @@
 """One pass over all boards and slices, no number believed unchecked.
 
-Each device stands alone: what one of them cannot tell is a fault on that one.
+Devices are independent: an unreadable value is a fault of its own device.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class DeviceTable:
         return lists
 
     def _memory(self, handle: Any, by: str = "nvml-v2") -> Memory:
-        """Read by this call, or by the older one where the newer is not to be had."""
+        """Read by this call, or by the older one if the newer is not available."""
         nvml = self.nvml
         if by == "nvml-v2":
             try:

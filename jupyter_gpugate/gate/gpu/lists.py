@@ -27,7 +27,7 @@ ATTEMPTS = 3
 
 
 class Row(NamedTuple):
-    """One row of a list; ``held_bytes`` None: the driver does not tell."""
+    """One row of a list; ``held_bytes`` None: the driver does not report it."""
 
     pid: int
     held_bytes: int | None
@@ -50,7 +50,7 @@ def read_processes(nvml: ModuleType, handle: Any, total_bytes: int) -> Lists:
     """Read and join the lists of a device of ``total_bytes`` (0: not known).
 
     A process in several lists counts once, with the greatest number: they show the same bytes.
-    Raises the binding's ``NVMLError`` or `BadRowsError` where nobody can be named.
+    Raises the binding's ``NVMLError`` or `BadRowsError` if no process can be named.
     """
     rows: list[tuple[str, Row]] = []
     calls = []

@@ -1,8 +1,8 @@
-"""Whether the pids that a driver lists are pids of the processes around us.
+"""Checks whether the pids that a driver lists belong to this PID namespace.
 
 Some drivers number processes as the host does, whichever PID namespace asks; others translate, and
 hide what the asking namespace does not have.  In a container a foreign number can be that of an
-unrelated process, so nobody is named there before something proves that the numbers are ours.
+unrelated process, so none is named there before the numbers are proven to be of this namespace.
 """
 
 from __future__ import annotations

@@ -91,9 +91,9 @@ class ReaderProcess:
                 return False
 
     def answer(self) -> Answer:
-        """Return what came.
+        """Return the answer.
 
-        Raises `NoAnswerError` where the child ended instead, `ValueError` for what is no answer.
+        Raises `NoAnswerError` if the child ended instead, `ValueError` for an invalid answer.
         """
         line, self._line = self._line, None
         text = line.result() if line is not None else b""
@@ -109,7 +109,7 @@ class ReaderProcess:
         return answer
 
     async def last_words(self) -> str:
-        """Say how an ended child ended, with the end of what it printed."""
+        """Describe the end of a child, with the end of its output."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._process.wait(), LAST_WORDS_S)
         await asyncio.wait({self._listening}, timeout=LAST_WORDS_S)
@@ -117,7 +117,7 @@ class ReaderProcess:
         return f"ended by {_name(self._process.returncode)}" + (f": {printed}" if printed else "")
 
     def kill(self) -> None:
-        """Kill the child; it is gone once the driver lets go of it."""
+        """Kill the child; it is gone once the driver releases it."""
         for task in (self._line, self._listening):
             if task is not None:
                 task.cancel()

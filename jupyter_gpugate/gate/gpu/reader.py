@@ -1,4 +1,4 @@
-"""The GPU reader: asks a child process, which alone calls the driver, and outlives what it suffers.
+"""The GPU reader: asks a child process, which alone calls the driver and may hang or crash.
 
 Importing this module loads neither the driver's library nor its binding.
 """
@@ -30,15 +30,15 @@ Reading = tuple[tuple[DeviceReading, ...], ReaderHealth, bool]
 
 
 class GpuReader:
-    """Reads all GPUs for as long as the driver returns from its calls, whatever else it does.
+    """Reads all GPUs for as long as the driver returns from its calls.
 
     ``clock`` gives boot time in seconds.  A child that gives no sign of life for the deadline, ends
-    or talks nonsense is killed and replaced after a pause that doubles up to 30 s; so is one that
+    or sends bad data is killed and replaced after a pause that doubles up to 30 s; so is one that
     cannot use the library, since only a new process can open it afresh.  A killed child may stay
     for as long as the driver holds it: beside one of those another is started, beside two none.
 
-    One that answers and does not see everything goes on while another has a look, now and then;
-    the newer one takes over where it sees no less.
+    A child that answers but misses a device goes on while a second one is tried now and then;
+    the second one takes over if it finds at least as much.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class GpuReader:
     async def read(self) -> Reading:
         """Return every device's reading, the reader's health, and whether the pids are ours.
 
-        Never raises, and ends soon after the driver has ceased to return from its calls.  What is
-        wrong with the reader itself is the health's fault, and then there are no devices.
+        Never raises, and ends soon after the driver stops returning from its calls.  A fault of
+        the reader itself is in its health, and then there are no devices.
         """
         async with self._one_at_a_time:
             try:

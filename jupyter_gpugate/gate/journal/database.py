@@ -38,7 +38,7 @@ _IN_WORDS: Final = {
 
 
 class JournalError(Exception):
-    """The journal cannot be used; the text says why, in words for whoever runs the gate."""
+    """The journal cannot be used; the text says why, for the user of the gate."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -46,14 +46,14 @@ class JournalError(Exception):
 
 
 class DamagedJournalError(JournalError):
-    """The file is no journal any more."""
+    """The file is no longer a journal."""
 
 
 class JournalFile:
     """One open file; not to be used by two threads at once."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file or begin an empty one; see `Journal.open` for what is refused."""
+        """Open the file or create an empty one; see `Journal.open` for the refused cases."""
         self.path = path
         self._is_copied = False  # restored on the disk, but not opened there yet
         self._open()
@@ -101,9 +101,9 @@ class JournalFile:
 
     @contextmanager
     def transaction(self, *, durable: bool) -> Iterator[Connection]:
-        """Write all that is executed in the block or, where an error leaves it, nothing.
+        """Write all statements of the block or, if it raises, none.
 
-        What is ``durable`` is on the disk when the block ends.
+        A ``durable`` block is on the disk when it ends.
         """
         with explained(self.path):
             failpoint("store.begin.before")
@@ -240,7 +240,7 @@ def _refuse_network(path: Path) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn what the disk and the database say into a `JournalError` about ``path``."""
+    """Turn errors of the disk and the database into a `JournalError` about ``path``."""
     try:
         yield
     except (DBAPIError, sqlite3.Error, OSError) as error:

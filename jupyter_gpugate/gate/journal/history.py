@@ -68,7 +68,7 @@ class History:
         return {"samples": [r for r in self._ring if r["seq"] > known], "last": self._last}
 
     async def close(self) -> None:
-        """Write what is still to be written."""
+        """Write the pending lines."""
         if self._writing is not None:
             await self._writing
         if self._unwritten:

@@ -1,7 +1,7 @@
-"""The gate's journal: events, standing facts and the calibration, in one file on a local disk.
+"""The gate's journal: events, current facts and the calibration, in one file on a local disk.
 
-What `Journal.append` has returned from is there after a kill at any later instant; what it has
-raised from is not there at all.
+Events are stored, even after a kill, once `Journal.append` has returned; if it has
+raised, none of them is.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Journal:
     # -- reading --------------------------------------------------------------------------------
 
     def replay(self) -> list[ev.Event]:
-        """Return what a new gate folds: standing facts, then events in order.
+        """Return the input of a new gate: current facts, then events in order.
 
         Runs that ended more than a day ago are left out, and so is what `observations` returns.
         Times of other boots are put on this boot's clock, never in the future.
@@ -154,10 +154,10 @@ class Journal:
     # -- writing --------------------------------------------------------------------------------
 
     def append(self, events: Sequence[ev.Event], *, durable: bool) -> None:
-        """Write all events or, where this raises, none; beats and presences are left out.
+        """Write all events or, if this raises, none; heartbeats and presences are omitted.
 
-        What is ``durable`` is on the disk when this returns; the rest survives the end of this
-        process, and the end of the machine once something durable follows.
+        ``durable`` events are on the disk when this returns; others survive the end of this
+        process, and the end of the machine once a durable event follows.
         """
         kept = [event for event in events if not isinstance(event, ev.UNJOURNALLED)]
         if not kept:

@@ -1,6 +1,6 @@
 """Removes stories of ended runs from the journal, by age and size, whole runs at a time.
 
-Which runs have ended is asked of the transition table itself, by folding what is still open.
+The transition table itself determines which runs have ended, by folding the open events.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class _Story(NamedTuple):
 
 
 def prune(connection: Connection, wall: float, max_age_s: float, max_rows: int) -> None:
-    """Delete what is older than ``max_age_s``, and the oldest beyond ``max_rows`` events.
+    """Delete stories older than ``max_age_s``, and the oldest beyond ``max_rows`` events.
 
-    Nothing of an unfinished run is touched, nor of the last one that was granted: the fences of
+    Unfinished runs are kept, and so is the last granted one: the fences of
     later grants count on from its own.
     """
     rows = connection.scalar(select(func.count()).select_from(events)) or 0
@@ -56,7 +56,7 @@ def prune(connection: Connection, wall: float, max_age_s: float, max_rows: int) 
 
 
 def _ended(connection: Connection) -> list[_Story]:
-    """Return the runs that may be let go of, those that ended first in front."""
+    """Return the runs that may be deleted, those that ended first in front."""
     last = func.max(_past.seq)
     stories = (
         select(_past.run_id, func.count(), func.max(_past.wall))

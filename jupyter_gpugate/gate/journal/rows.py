@@ -107,7 +107,7 @@ def standing_rows(events: Sequence[ev.Event], wall: float, boot_id: str) -> dict
 
 
 def audit_rows(events: Iterable[ev.Event], wall: float) -> list[dict[str, Any]]:
-    """Return the rows of ``audit`` for those events that somebody may have to answer for."""
+    """Return the rows of ``audit`` for events that affect other runs."""
     return [entry._asdict() for event in events if (entry := _audited(event, wall)) is not None]
 
 

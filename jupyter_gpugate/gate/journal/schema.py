@@ -1,4 +1,4 @@
-"""The journal's tables, and the stamp that tells whose file it is and of which version.
+"""The journal's tables, and the stamp that identifies the program and the version of a file.
 
 A change of the tables raises `SCHEMA_VERSION` and brings the step that carries the older files
 over; tests/data holds a file of each version.

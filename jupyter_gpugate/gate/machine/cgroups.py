@@ -1,7 +1,7 @@
 """Reads the RAM that the cgroups above this process leave, on every level, in v1 and v2.
 
-A container or a user's slice is often smaller than the machine, and ``/proc/meminfo`` does not
-tell.  Limits are hierarchical: a level without one says nothing about the levels above it.
+A container or a user's slice is often smaller than the machine, which ``/proc/meminfo`` does not
+show.  Limits are hierarchical: levels above one without a limit may have one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Cgroups:
         return _tightest(self._levels, machine_bytes)
 
     def tightest_of(self, cgroup: str, machine_bytes: int) -> CgroupRoom | None:
-        """Return the same of another cgroup; `OSError` where there is no such cgroup (any more)."""
+        """Return the same of another cgroup; raise `OSError` if it does not exist (any more)."""
         found = _hierarchy(self._root, os.fsdecode(self._known))
         if found is None:
             raise FileNotFoundError(cgroup)

@@ -1,7 +1,7 @@
 """Describes external processes for people: user, command, age.  Read only on request.
 
-Of a command line only the program, and what it is told to run, are shown: the rest may hold
-secrets, and whoever looks may keep a copy in a notebook.
+Of a command line only the program and its script or module are shown: the rest may contain
+secrets, and the reader may keep a copy in a notebook.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LONGEST_NAME = 60
 
 
 class Names:
-    """Remembers what a process said of itself, for as long as it is listed."""
+    """Caches the description of a process for as long as it is listed."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int | None], dict[str, Any]] = {}
         self._users = UserNames()
 
     def named(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows of a snapshot with ``user``, ``command`` and ``age_s``, None where not told."""
+        """Return a snapshot's rows with ``user``, ``command`` and ``age_s``, None if unknown."""
         listed = {(row["pid"], row["start_ticks"]): row for row in rows if row["pid"]}
         self._known = {key: self._known.get(key) or _told_by(row) for key, row in listed.items()}
         now = time.time()

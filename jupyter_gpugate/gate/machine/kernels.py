@@ -62,9 +62,9 @@ class UserNames:
 
 
 class Kernels:
-    """The kernels among the processes that were looked at, by pid.
+    """The kernels among the processes of a reading, by pid.
 
-    What a kernel has left behind counts as well: a process with a notebook's name in its
+    A process that a kernel has left behind counts as well: it has a notebook's name in its
     environment and no kernel above it.
     """
 
@@ -74,7 +74,7 @@ class Kernels:
         self._users = UserNames()
 
     def look_at(self, process: Process, command_line: bytes, environ: Callable[[], bytes]) -> None:
-        """Judge a process by what it runs now; ``environ`` is called for a kernel alone.
+        """Judge a process by its current program; ``environ`` is called only for a kernel.
 
         It may raise `OSError`, as for another user's process: its notebook is then not known.
         """

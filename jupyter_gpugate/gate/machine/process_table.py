@@ -95,7 +95,7 @@ class ProcessTable:
     # -- coming and going ---------------------------------------------------------------------
 
     def _begin(self, listed: set[str]) -> list[int]:
-        """Forget who is not listed any more, and keep the list; whom to meet."""
+        """Drop processes that are no longer listed, keep the list, and return those to look up."""
         self._walks += 1
         self._whole = "1" in listed
         self._gone.clear()

@@ -39,8 +39,8 @@ class MachineReading(NamedTuple):
 class MachineReader:
     """Reads the machine below ``proc``, ``cgroup_root`` and ``shm``; blocking, one call at a time.
 
-    ``clock`` gives seconds on the gate's clock.  Neither a machine in trouble nor one that hides
-    things makes ``read`` raise: the health of the reading says what is wrong.
+    ``clock`` gives seconds on the gate's clock.  ``read`` does not raise on errors or hidden
+    processes: the health of the reading has the fault.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class MachineReader:
     def read(self) -> MachineReading:
         """Read everything once.
 
-        What is available is read before and after the walk and the smaller counts: a process that
+        Available memory is read before and after the walk, and the smaller counts: a process that
         ends during the walk never counts both as held and as free.
         """
         now = self._clock()

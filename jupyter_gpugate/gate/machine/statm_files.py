@@ -64,7 +64,7 @@ class StatmFiles:
         return [(self._pids[descriptor], text) for descriptor, text in changed]
 
     def open(self, path: str) -> int:
-        """A new descriptor; where there are no more, half of the kept ones are given up for it."""
+        """Return a new descriptor; if there are no more, close half of the kept ones first."""
         try:
             return os.open(path, os.O_RDONLY)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""A machine in memory: what the readers would read of it, in simulated seconds."""
+"""A simulated machine in memory, with the readings of its readers in simulated seconds."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SimulatedMachine:
         return holding
 
     def kill(self, key: ProcessKey, now: float = 0.0, returns_after_s: float = 0.0) -> None:
-        """End a process; what it held shows as used for a while yet if the driver is slow."""
+        """End a process; with a slow driver its memory still counts as used for a while."""
         holding = self.processes.pop(key.pid, None)
         if holding is None or returns_after_s <= 0:
             return

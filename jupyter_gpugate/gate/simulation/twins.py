@@ -1,7 +1,7 @@
 """In-memory twins of the readers, the journal, the run side and the clock, for one thread.
 
 A `Simulation` runs the same ticks as the real gate on a machine that is a table of numbers, in
-simulated seconds.  It serves tests, benchmarks, and anyone who wants to know what the gate would
+simulated seconds.  It serves tests, benchmarks, and predictions of what the gate would
 do with a workload.
 """
 
@@ -196,7 +196,7 @@ class Simulation:
             self.posted.append(ev.Withdrawn(self.now, run_id))
 
     def lose(self, run_id: str) -> None:
-        """End a live run's processes with nobody left to say so."""
+        """End a live run's processes without a report."""
         run = self.runs.pop(run_id)
         for holding in (run.supervisor, run.worker):
             self.machine.kill(holding.key, self.now, self.returns_after_s)

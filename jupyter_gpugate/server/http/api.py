@@ -93,8 +93,8 @@ class ApiHandler(RequestHandler):
     ) -> None:
         """Answer with an ETag; with ``wait`` only once it differs from the caller's.
 
-        It is made once for all who ask for the same in the same tick.  ``stamp`` tells what else
-        than the tick it follows from.
+        It is made once for equal requests in the same tick.  ``stamp`` returns any other state
+        on which it depends.
         """
         known = asked.etag or self.request.headers.get("If-None-Match", "")
         deadline = awake_time() + asked.wait

@@ -60,7 +60,7 @@ def _check_sizes(body: bytes, data: Any) -> None:
 
 
 def _validated(kind: type[Model], data: Any) -> Model:
-    """Return the data as a model; refuse them with the field, the value and what is allowed."""
+    """Return the data as a model; refuse them with the field, the value and the allowed ones."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
