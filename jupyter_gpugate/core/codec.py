@@ -39,7 +39,7 @@ class ProtocolError(ValueError):
 def to_json(value: Any) -> Any:
     """Turn a value of the core into plain JSON data."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {json_name(f): to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
@@ -49,6 +49,11 @@ def to_json(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(to_json(v) for v in value)
     return value
+
+
+def json_name(field: dataclasses.Field[Any]) -> str:
+    """Return the name of a field in JSON, which may be a word of Python."""
+    return str(field.metadata.get("alias", field.name))
 
 
 def from_json(cls: type[T], data: Any, field: str = "message") -> T:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.masks import told
-from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.evidence import Track
 from jupyter_gpugate.core.explaining.forecast import forecast
+from jupyter_gpugate.core.explaining.rows import Forecast, Snapshot
 from jupyter_gpugate.core.explaining.snapshot import (
-    device_words,
+    device_name,
     inputs_of,
     queued_row,
     running_row,
@@ -33,7 +33,8 @@ from jupyter_gpugate.gate.locking import (
 )
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.port import (
-    Basis,
+    Accelerator,
+    Decided,
     Figures,
     Gate,
     Json,
@@ -43,6 +44,7 @@ from jupyter_gpugate.gate.port import (
     Machine,
     Rejected,
     RunView,
+    Samples,
     Standing,
     Totals,
     Unlocked,
@@ -82,14 +84,13 @@ class LocalGate(Gate):
 
     # -- answers --------------------------------------------------------------------------------
 
-    async def snapshot(self) -> Json:
+    async def snapshot(self) -> Snapshot:
         return self.loop.snapshot()
 
-    async def basis(self) -> Basis:
+    async def decided(self) -> Decided:
         loop = self.loop
         inputs = inputs_of(loop.decided_state, loop.sample, loop.decided_at)
-        grants = tuple(to_json(grant) for grant in loop.decisions.grants)
-        return Basis(loop.snapshot(), inputs, grants)
+        return Decided(loop.snapshot(), inputs, loop.decisions.grants)
 
     async def run(
         self, run_id: str, devices: Sequence[str], visible: tuple[str, ...] | None
@@ -103,7 +104,7 @@ class LocalGate(Gate):
         return RunView(
             queued=waiting,
             running=running_row(state, lease, now) if lease is not None else None,
-            devices=tuple(device_words(state, uuid) for uuid in devices),
+            devices=tuple(device_name(state, uuid) for uuid in devices),
             visible=told(visible, state.inventory),
         )
 
@@ -113,18 +114,18 @@ class LocalGate(Gate):
         except JournalError as error:
             raise Unrecorded(str(error)) from None
 
-    async def estimate(self, request: Request) -> Json:
+    async def estimate(self, request: Request) -> Forecast:
         return forecast(self.loop.state, self.loop.sample, request, self.loop.now())
 
     async def machine(self) -> Machine:
         found = unmanaged(measured=bool(self.loop.state.inventory))
-        others = tuple(one._asdict() for one in found)
+        others = tuple(Accelerator(one.path, one.maker) for one in found)
         return Machine(self.loop.snapshot(), self.loop.sample.ram, others)
 
-    async def samples(self, since: int) -> Json:
+    async def samples(self, since: int) -> Samples:
         return self._history.since(since)
 
-    async def calibrations(self) -> Mapping[str, Sequence[Track]]:
+    async def calibrations(self) -> Mapping[str, tuple[Track, ...]]:
         calibration = self.loop.state.calibration
         names = [name for owner, name in calibration.names if owner == self._owner]
         return {name: calibration.tracks(self._owner, name) for name in names}
@@ -148,7 +149,7 @@ class LocalGate(Gate):
             name=words_for(loop.state, resource),
             closes=tuple(sorted(closed)),
             opened=tuple(words_for(loop.state, other) for other in opened),
-            at_work=tuple(at_work(loop.state, closed)),
+            at_work=at_work(loop.state, closed),
         )
 
     async def unlock(self, resource: str) -> Unlocked:

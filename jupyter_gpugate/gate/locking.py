@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from jupyter_gpugate.core.admission.devices import closed_by, resources_of
 from jupyter_gpugate.core.admission.masks import VARIABLE, mask_of, told, visible
@@ -12,7 +11,7 @@ from jupyter_gpugate.core.naming import matches, name_of, short
 from jupyter_gpugate.core.resources import MACHINE
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.loop import GateLoop
-from jupyter_gpugate.gate.port import Rejected
+from jupyter_gpugate.gate.port import ActiveRun, Rejected
 
 
 def device_named(gate: GateLoop, name: str, field: str, prefer: Collection[str] = ()) -> str:
@@ -78,11 +77,11 @@ def refuse_hidden(
         raise Rejected("bad_request", problem, field="resource")
 
 
-def at_work(state: GateState, closed: Collection[str]) -> list[dict[str, Any]]:
+def at_work(state: GateState, closed: Collection[str]) -> tuple[ActiveRun, ...]:
     """Return the active runs on the locked resources; the lock does not stop them."""
     everything = MACHINE in closed
     runs = tuple(state.leases) if everything else live_runs(state, closed)
-    return [{"run_id": r, "name": state.leases[r].request.family.name} for r in runs]
+    return tuple(ActiveRun(r, state.leases[r].request.family.name) for r in runs)
 
 
 def refuse_another(state: GateState, resource: str, closed: Collection[str], owner: str) -> None:

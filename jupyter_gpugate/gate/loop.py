@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from jupyter_gpugate.core import events as ev
@@ -19,6 +19,7 @@ from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.explaining.explain import growth_words
+from jupyter_gpugate.core.explaining.rows import Snapshot
 from jupyter_gpugate.core.explaining.snapshot import snapshot
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.flow.tick import Happened, run_tick
@@ -120,7 +121,7 @@ class GateLoop:
         self._log = log or logging.getLogger("jupyter_gpugate")
         #: Called after each tick; what they raise is logged.
         self.listeners: list[Callable[[], None]] = []
-        self._snapshot: tuple[int, dict[str, Any]] | None = None
+        self._snapshot: tuple[int, Snapshot] | None = None
         self._names = Names()
 
     # -- life -----------------------------------------------------------------------------------
@@ -195,13 +196,16 @@ class GateLoop:
                 await asyncio.wait_for(self._next_version.wait(), timeout_s)
         return self.version
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> Snapshot:
         """Return the snapshot of the newest tick, made on request."""
         if self._snapshot is None or self._snapshot[0] != self.version:
             made = snapshot(self.state, self.sample, self.decisions, self.decided_at)
-            made["external"] = self._names.named(made["external"])
-            made["journal_fault"] = self.journal_fault
-            made["sample_fault"] = self.sample_fault
+            made = replace(
+                made,
+                external=self._names.named(made.external),
+                journal_fault=self.journal_fault,
+                sample_fault=self.sample_fault,
+            )
             self._snapshot = (self.version, made)
         return self._snapshot[1]
 

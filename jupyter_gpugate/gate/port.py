@@ -7,16 +7,24 @@ once, from the gate's last report to this process; any other call may wait for a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from jupyter_gpugate.core.evidence import Track
+from jupyter_gpugate.core.explaining.rows import (
+    ByResource,
+    DeviceName,
+    Forecast,
+    QueuedRow,
+    RunningRow,
+    Snapshot,
+)
 from jupyter_gpugate.core.reports import RunEnd
-from jupyter_gpugate.core.requests import Request
+from jupyter_gpugate.core.requests import Grant, Request
 from jupyter_gpugate.core.samples import ProcessKey, RamReading
 from jupyter_gpugate.proc import Caller
 
-#: JSON data.
+#: JSON data of no fixed form.
 Json = dict[str, Any]
 
 
@@ -69,28 +77,58 @@ Listener = Callable[[Sequence[Change]], None]
 class RunView:
     """One run at the gate; at most one row, since it is queued, active or neither."""
 
-    queued: Json | None
-    running: Json | None
-    devices: tuple[Json, ...]  # those that were asked for, by name
+    queued: QueuedRow | None
+    running: RunningRow | None
+    devices: tuple[DeviceName, ...]  # those that were asked for, by name
     visible: str  # the device mask in words
 
 
 @dataclass(frozen=True)
-class Basis:
+class Decided:
     """A snapshot, all that its decisions rested on, and the grants among them."""
 
-    snapshot: Json
-    inputs: Json
-    grants: tuple[Json, ...]
+    snapshot: Snapshot
+    inputs: Json  # read back by `replay`
+    grants: tuple[Grant, ...]
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """The device file of an accelerator that is not gated."""
+
+    path: str
+    maker: str
 
 
 @dataclass(frozen=True)
 class Machine:
     """The machine as far as the gate measures it, and the accelerators that it does not manage."""
 
-    snapshot: Json
+    snapshot: Snapshot
     ram: RamReading | None
-    unmanaged: tuple[Json, ...]
+    unmanaged: tuple[Accelerator, ...]
+
+
+@dataclass(frozen=True)
+class SampleRow:
+    """One reading of the machine, per resource."""
+
+    seq: int
+    at: float
+    running: int
+    queued: int
+    free_bytes: ByResource
+    used_total: ByResource
+    attributed: ByResource
+    external: ByResource
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The newest readings, oldest first."""
+
+    samples: tuple[SampleRow, ...]
+    last: int
 
 
 @dataclass(frozen=True)
@@ -104,15 +142,29 @@ class LockRequest:
 
 
 @dataclass(frozen=True)
+class ActiveRun:
+    """A run on a locked resource."""
+
+    run_id: str
+    name: str
+
+
+@dataclass(frozen=True)
 class Locked:
     """A lock, and its effect on the runs of this gate."""
 
     locked: str
     for_s: float
     name: str
-    closes: tuple[str, ...]
-    opened: tuple[str, ...]  # the locks that it replaces, in words
-    at_work: tuple[Mapping[str, str], ...]  # the active runs there
+    closes: tuple[str, ...] = field(
+        metadata={"description": "The resources where no run of this gate starts."}
+    )
+    opened: tuple[str, ...] = field(
+        metadata={"description": "The locks that this one replaced, in words."}
+    )
+    at_work: tuple[ActiveRun, ...] = field(
+        metadata={"description": "Runs that are active there; they go on."}
+    )
 
 
 @dataclass(frozen=True)
@@ -138,7 +190,7 @@ class Totals:
 class Figures:
     """The newest snapshot and the counts, for monitoring."""
 
-    snapshot: Json
+    snapshot: Snapshot
     totals: Totals
 
 
@@ -163,10 +215,10 @@ class Gate(Protocol):
 
     # -- answers --------------------------------------------------------------------------------
 
-    async def snapshot(self) -> Json:
+    async def snapshot(self) -> Snapshot:
         """Return active runs, waiting runs with their reasons, and the holders of memory."""
 
-    async def basis(self) -> Basis:
+    async def decided(self) -> Decided:
         """The snapshot, with all that its decisions rested on."""
 
     async def run(
@@ -177,16 +229,16 @@ class Gate(Protocol):
     async def story(self, run_id: str) -> list[Json]:
         """The events of one run, in order, with their wall times."""
 
-    async def estimate(self, request: Request) -> Json:
+    async def estimate(self, request: Request) -> Forecast:
         """Return the need of a run, and whether it would start now."""
 
     async def machine(self) -> Machine:
         """The machine."""
 
-    async def samples(self, since: int) -> Json:
+    async def samples(self, since: int) -> Samples:
         """The newest readings, or those after an earlier answer."""
 
-    async def calibrations(self) -> Mapping[str, Sequence[Track]]:
+    async def calibrations(self) -> Mapping[str, tuple[Track, ...]]:
         """Return the observations of the caller's runs, by their names."""
 
     # -- orders; each is in the journal when it returns -------------------------------------------

@@ -13,8 +13,7 @@ import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from dataclasses import dataclass
 
 from jupyter_gpugate.core.reports import Phase, RunEnd
 from jupyter_gpugate.gate.clock import awake_time
@@ -30,6 +29,33 @@ WAY = (Phase.GRANTED.value, Phase.STARTING.value, Phase.RUNNING.value, Phase.STO
 KIND = re.compile(r"[a-z_]+|exit \d+|signal \d+")
 
 
+@dataclass(frozen=True)
+class Transition:
+    """The status of a run that has changed."""
+
+    seq: int
+    at: float
+    name: str
+    status: str
+    phase: str | None
+    attempt: int
+    run_id: str
+    end: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """The transitions of runs since an earlier answer, in order."""
+
+    epoch: str
+    last: int
+    live: int
+    gap: bool
+    transitions: tuple[Transition, ...]
+    unfinished: Mapping[str, Standing] | None
+
+
 class Feed:
     """The transitions of one gate's runs."""
 
@@ -40,7 +66,7 @@ class Feed:
         self.ends: Counter[str] = Counter()
         self._launcher = launcher
         self._wall = wall
-        self._ring: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._ring: deque[Transition] = deque(maxlen=KEPT)
         self._last = 0
         self._news = asyncio.Event()
         #: Runs that have left the gate while their run side is not done with them.
@@ -67,22 +93,21 @@ class Feed:
             self._news.set()
             self._news = asyncio.Event()
 
-    async def since(self, epoch: str, after: int, wait_s: float) -> dict[str, Any]:
+    async def since(self, epoch: str, after: int, wait_s: float) -> Transitions:
         """Return the transitions after ``after``, once there are any; after a gap, all states."""
         deadline = awake_time() + wait_s
         gap = epoch != self.epoch or after > self._last or after < self._last - len(self._ring)
         while not gap and after == self._last and (left := deadline - awake_time()) > 0:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), left)
-        standing = {run_id: asdict(one) for run_id, one in self._standings.items()}
-        return {
-            "epoch": self.epoch,
-            "last": self._last,
-            "live": len(self._standings),
-            "gap": gap,
-            "transitions": [] if gap else [t for t in self._ring if t["seq"] > after],
-            "unfinished": standing if gap else None,
-        }
+        return Transitions(
+            epoch=self.epoch,
+            last=self._last,
+            live=len(self._standings),
+            gap=gap,
+            transitions=() if gap else tuple(t for t in self._ring if t.seq > after),
+            unfinished=dict(self._standings) if gap else None,
+        )
 
     # -- telling --------------------------------------------------------------------------------
 
@@ -123,8 +148,8 @@ class Feed:
         self, run_id: str, standing: Standing, *, end: str | None = None, reason: str = ""
     ) -> None:
         self._last += 1
-        told = {**asdict(standing), "run_id": run_id, "end": end, "reason": reason}
-        self._ring.append({"seq": self._last, "at": self._wall(), **told})
+        moved = {**vars(standing), "run_id": run_id, "end": end, "reason": reason}
+        self._ring.append(Transition(seq=self._last, at=self._wall(), **moved))
 
 
 def _way_between(passed: str, now: str) -> list[str]:

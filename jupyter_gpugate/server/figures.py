@@ -6,12 +6,12 @@ because a scrape must not wait for another process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from jupyter_gpugate.core.explaining.rows import ReaderRow, Snapshot
 from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.gate.port import Gate, Totals
 from jupyter_gpugate.server.feed import Feed
@@ -49,13 +49,13 @@ def _of_gate(gate: Gate, feed: Feed) -> Iterator[Metric]:
     if figures is None:
         return
     shown = figures.snapshot
-    yield CounterMetricFamily("gpugate_ticks", "Ticks of the gate", shown["tick"])
+    yield CounterMetricFamily("gpugate_ticks", "Ticks of the gate", shown.tick)
     ends = CounterMetricFamily("gpugate_ended_runs", "Ended runs", labels=["end"])
     for end in RunEnd:
         ends.add_metric([end.value], feed.ends[end.value])
     yield ends
     yield from _counts(figures.totals)
-    waits = [row["waited_s"] for row in shown["queued"]]
+    waits = [row.waited_s for row in shown.queued]
     yield GaugeMetricFamily("gpugate_queue_length", "Runs in the queue", len(waits))
     yield GaugeMetricFamily(
         "gpugate_oldest_wait_seconds",
@@ -64,7 +64,7 @@ def _of_gate(gate: Gate, feed: Feed) -> Iterator[Metric]:
     )
     yield from _bytes(shown)
     yield from _reservations(shown)
-    yield from _readers(shown["readers"])
+    yield from _readers(shown.readers)
 
 
 def _counts(totals: Totals) -> Iterator[Metric]:
@@ -80,7 +80,7 @@ def _counts(totals: Totals) -> Iterator[Metric]:
     yield refused
 
 
-def _reservations(shown: dict[str, Any]) -> Iterator[Metric]:
+def _reservations(shown: Snapshot) -> Iterator[Metric]:
     """Return the memory that is promised and not held yet, in bytes and in runs."""
     reserved = GaugeMetricFamily(
         "gpugate_reserved_bytes", "Memory promised to runs and not held yet", labels=["resource"]
@@ -90,23 +90,23 @@ def _reservations(shown: dict[str, Any]) -> Iterator[Metric]:
         "Active runs that do not hold all of their promised memory",
         labels=["resource"],
     )
-    for resource, size in shown["reservations"].items():
+    for resource, size in shown.reservations.items():
         reserved.add_metric([resource], size)
-        left = [row["reservations"].get(resource, 0) for row in shown["running"]]
+        left = [row.reservations.get(resource, 0) for row in shown.running]
         pending.add_metric([resource], sum(one > 0 for one in left))
     yield reserved
     yield pending
 
 
-def _bytes(shown: dict[str, Any]) -> Iterator[Metric]:
+def _bytes(shown: Snapshot) -> Iterator[Metric]:
     free = GaugeMetricFamily("gpugate_free_bytes", "Measured free memory", labels=["resource"])
-    for resource, size in shown["free_bytes"].items():
+    for resource, size in shown.free_bytes.items():
         free.add_metric([resource], size)
     yield free
-    attribution = shown["attribution"]
-    shares = {**attribution["devices"]}
-    if "ram" in attribution["resources"]:
-        shares["ram"] = attribution["resources"]["ram"]
+    attribution = shown.attribution
+    shares = {**attribution.devices}
+    if "ram" in attribution.resources:
+        shares["ram"] = attribution.resources["ram"]
     for field, name, words in (
         ("used_total", "used", "Memory in use"),
         ("attributed", "attributed", "Memory of runs and kernels"),
@@ -114,11 +114,11 @@ def _bytes(shown: dict[str, Any]) -> Iterator[Metric]:
     ):
         family = GaugeMetricFamily(f"gpugate_{name}_bytes", words, labels=["resource"])
         for resource, row in shares.items():
-            family.add_metric([resource], row[field])
+            family.add_metric([resource], getattr(row, field))
         yield family
 
 
-def _readers(readers: list[dict[str, Any]]) -> Iterator[Metric]:
+def _readers(readers: Sequence[ReaderRow]) -> Iterator[Metric]:
     age = GaugeMetricFamily(
         "gpugate_reader_age_seconds", "Age of the newest reading", labels=["reader"]
     )
@@ -126,9 +126,9 @@ def _readers(readers: list[dict[str, Any]]) -> Iterator[Metric]:
         "gpugate_reader_healthy", "Whether a reader works, if it is needed", labels=["reader"]
     )
     for reader in readers:
-        if reader["age_s"] is not None:
-            age.add_metric([reader["name"]], reader["age_s"])
-        if reader["present"]:
-            healthy.add_metric([reader["name"]], reader["fault"] is None)
+        if reader.age_s is not None:
+            age.add_metric([reader.name], reader.age_s)
+        if reader.present:
+            healthy.add_metric([reader.name], reader.fault is None)
     yield age
     yield healthy

@@ -13,7 +13,8 @@ import schemathesis
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from jupyter_gpugate.server.http import handlers, run_shapes, shapes
+from jupyter_gpugate.server.http import handlers, shapes
+from jupyter_gpugate.server.http import shapes as run_shapes
 from jupyter_gpugate.server.http.contract import calls_of
 from tests.fake_nvml import StandIn
 from tests.kit.real_server import Answer, Served

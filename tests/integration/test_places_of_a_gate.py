@@ -14,6 +14,7 @@ import pytest
 from jupyter_gpugate.gate.journal import history
 from jupyter_gpugate.gate.journal.journal import Journal, JournalError
 from jupyter_gpugate.gate.lock import GateLock
+from jupyter_gpugate.gate.port import SampleRow
 from jupyter_gpugate.places import check_own, open_private, write_private
 from tests.kit.real_server import Places, Served, until
 
@@ -195,7 +196,7 @@ def test_a_configured_folder_of_somebody_else_is_refused(tmp_path: Path) -> None
 def write_sample(path: Path) -> None:
     """Add a row to a day's log."""
     at = 86400.0 * 365
-    history.write(path.parent, [{"at": at}])
+    history.write(path.parent, [SampleRow(1, at, 0, 0, {}, {}, {}, {})])
 
 
 def open_journal(path: Path) -> None:

@@ -121,6 +121,6 @@ class CheckedSimulation(Simulation):
     def _the_snapshot_decides_the_same(self, tick: Tick) -> None:
         sample = tick.happened.sample
         shown = snapshot(tick.decided, sample, tick.decisions, tick.at)
-        assert len(shown["queued"]) == len(tick.decided.queue)
+        assert len(shown.queued) == len(tick.decided.queue)
         again = decide(*replay(inputs_of(tick.decided, sample, tick.at)))
         assert again == tick.decisions

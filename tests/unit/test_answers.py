@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.server.http.answers import essence_of
+from jupyter_gpugate.server.http.polls import essence_of
 
 MB = 1 << 20
 

@@ -63,7 +63,7 @@ class Told:
         for listener in self._loop.listeners:
             listener()
         answer = asyncio.run(self._feed.since(self._feed.epoch, 0, 0))
-        return [(row["run_id"], row["phase"] or row["status"]) for row in answer["transitions"]]
+        return [(row.run_id, row.phase or row.status) for row in answer.transitions]
 
 
 def test_a_run_that_only_waits_on_is_not_told_of_again() -> None:

@@ -6,22 +6,23 @@ import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.journal.history import DAYS_KEPT, KEPT, History, write
 from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.gate.port import SampleRow
 from tests.kit.core_builders import sample
 
 DAY = 86400.0
 NOON = 1_790_000_000.0
 
 
-def row(at: float, **fields: Any) -> dict[str, Any]:
+def row(at: float) -> SampleRow:
     """A reading at a time of the wall clock."""
-    return {"seq": 1, "at": at, **fields}
+    return SampleRow(1, at, 0, 0, {}, {}, {}, {})
 
 
 @pytest.mark.behaviour(73)
@@ -34,10 +35,10 @@ def test_the_last_ten_minutes_are_kept(tmp_path: Path) -> None:
         history.look()
         history.look()
     kept = history.since(0)
-    assert (KEPT, len(kept["samples"]), kept["last"]) == (600, 600, 650)
-    assert [one["seq"] for one in kept["samples"]] == list(range(51, 651))
-    assert [one["seq"] for one in history.since(648)["samples"]] == [649, 650]
-    assert len(history.since(999)["samples"]) == 600
+    assert (KEPT, len(kept.samples), kept.last) == (600, 600, 650)
+    assert [one.seq for one in kept.samples] == list(range(51, 651))
+    assert [one.seq for one in history.since(648).samples] == [649, 650]
+    assert len(history.since(999).samples) == 600
     asyncio.run(history.close())
     assert not (tmp_path / "samples").exists()
 

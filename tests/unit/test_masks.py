@@ -133,7 +133,7 @@ def test_a_reason_and_an_estimate_are_of_the_devices_that_the_notebook_sees() ->
     (reason,) = reasons(state, seen)["masked"]
     assert (reason.check, reason.resource) == (Check.EXTERNAL_HOLDS, "GPU-1")
     row = queued_row(state, decide(state, seen, NOW), state.queue["masked"], 1, NOW)
-    assert "GPU 1" in row["reasons"][0]["message"]
+    assert "GPU 1" in row.reasons[0].message
     short = gate(request("masked", visible=("1",), gpus=2), boards=boards)
     (reason,) = reasons(short, seen)["masked"]
     assert reason.check is Check.MISSING

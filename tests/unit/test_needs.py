@@ -9,6 +9,7 @@ import pytest
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
+from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.estimates import Origin
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.explaining.waiting import queued_row
@@ -44,8 +45,8 @@ def told(state: GateState, *there: Device) -> dict[str, Any]:
     state, _ = observe(state, seen, NOW)
     (queued,) = state.queue.values()
     row = queued_row(state, decide(state, seen, NOW), queued, 1, NOW)
-    (term,) = (t for t in row["estimate"]["terms"] if t["resource"] == VRAM)
-    shown: dict[str, Any] = term
+    (term,) = (t for t in row.estimate.terms if t.resource == VRAM)
+    shown: dict[str, Any] = to_json(term)
     return shown
 
 
@@ -83,9 +84,10 @@ def test_a_waiting_run_is_told_of_the_device_that_it_waits_for() -> None:
     (queued,) = state.queue.values()
     decisions = decide(state, seen, NOW)
     row = queued_row(state, decisions, queued, 1, NOW)
-    (term,) = (t for t in row["estimate"]["terms"] if t["resource"] == VRAM)
-    waits_for = row["reasons"][0]["resource"]
-    assert term["device_model"] == state.inventory[waits_for].model
+    (term,) = (t for t in row.estimate.terms if t.resource == VRAM)
+    waits_for = row.reasons[0].resource
+    assert waits_for is not None
+    assert term.device_model == state.inventory[waits_for].model
 
 
 def test_where_there_is_one_kind_it_is_not_named() -> None:

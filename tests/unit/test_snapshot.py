@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
-from jupyter_gpugate.core.codec import ProtocolError
+from jupyter_gpugate.core.codec import ProtocolError, to_json
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.explaining.snapshot import (
@@ -53,7 +53,7 @@ def shown(state: GateState, seen: Sample, at: float = NOW) -> dict[str, Any]:
     state, events = observe(state, seen, at)
     state = apply(state, events)
     made = snapshot(state, seen, decide(state, seen, at), at)
-    read: dict[str, Any] = json.loads(json.dumps(made))
+    read: dict[str, Any] = json.loads(json.dumps(to_json(made)))
     return read
 
 
@@ -128,18 +128,18 @@ def test_a_running_row_has_all_that_the_gate_knows_of_it() -> None:
 def test_a_running_row_names_what_it_holds_too_much_of() -> None:
     """Each resource on which the run was seen above its charge, and no other."""
     state, _ = measured()
-    assert running_row(state, state.leases["run"], NOW)["overrun"] == []
+    assert running_row(state, state.leases["run"], NOW).overrun == ()
     more = ev.Recharged(NOW, "run", state.leases["run"].terms.fence, {GPU: 3 * GB}, "overrun")
     state = apply(state, [more])
-    assert running_row(state, state.leases["run"], NOW)["overrun"] == [GPU]
+    assert running_row(state, state.leases["run"], NOW).overrun == (GPU,)
 
 
 def test_a_silent_run_is_overdue_and_still_charged() -> None:
     """Its time is over, but its processes live."""
     state, _ = measured()
     row = running_row(state, state.leases["run"], NOW + 15)
-    assert row["overdue"]
-    assert row["reservations"][GPU] == 2049 * MB
+    assert row.overdue
+    assert row.reservations[GPU] == 2049 * MB
 
 
 def test_gone_runs_show_what_is_left_of_them() -> None:
@@ -268,9 +268,8 @@ def lesson(of: Request, seconds: float | None) -> Observation:
 def eta_of(state: GateState, at: float = NOW) -> float | None:
     """When the waiting run is likely to start."""
     state, seen = apply(state, [ev.Present(at, "side")]), sample(at)
-    (row,) = snapshot(state, seen, decide(state, seen, at), at)["queued"]
-    eta: float | None = row["eta_s"]
-    return eta
+    (row,) = snapshot(state, seen, decide(state, seen, at), at).queued
+    return row.eta_s
 
 
 def test_a_start_is_expected_when_enough_has_ended() -> None:
@@ -344,4 +343,4 @@ def test_inputs_of_another_form_are_named() -> None:
 def test_a_run_that_no_tick_has_looked_at_has_no_reason_yet() -> None:
     """Between a submit and the next tick there is nothing to tell."""
     state = gate(request())
-    assert reason_rows(state, Decisions(), state.queue["run"]) == []
+    assert reason_rows(state, Decisions(), state.queue["run"]) == ()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Optional, Union
+from typing import Optional, Union
 
 from jupyter_gpugate.core.admission.checks import Admission
 from jupyter_gpugate.core.admission.decide import verdict_on
 from jupyter_gpugate.core.admission.masks import visible
 from jupyter_gpugate.core.admission.room import rooms
-from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.decisions import Refusal
 from jupyter_gpugate.core.explaining.explain import explain
+from jupyter_gpugate.core.explaining.rows import Forecast, Reason
 from jupyter_gpugate.core.explaining.waiting import model_told
 from jupyter_gpugate.core.learning.estimation import max_workers
 from jupyter_gpugate.core.learning.needs import estimate_for, models_of, needs_of, setting_on
@@ -21,7 +21,7 @@ from jupyter_gpugate.core.samples import Device, Sample
 from jupyter_gpugate.core.state import GateState
 
 
-def forecast(state: GateState, sample: Sample, request: Request, now: float) -> dict[str, Any]:
+def forecast(state: GateState, sample: Sample, request: Request, now: float) -> Forecast:
     """Return the need of a run, and whether it would start now."""
     verdict = verdict_on(state, sample, request, now)
     model = model_told(state, _about(verdict), request.visible)
@@ -30,19 +30,19 @@ def forecast(state: GateState, sample: Sample, request: Request, now: float) -> 
     estimate = estimate_for(estimates, model)
     resources = [RAM, *([VRAM] if device else [])]
     reasons = _reasons(state, verdict)
-    return {
-        "name": request.family.name,
-        "gpus": request.gpus,
-        "workers": request.setting.workers,
-        "terms": [to_json(term) for term in estimate.terms],
-        "ignored_parameters": list(estimate.ignored_parameters),
-        "total_bytes": {r: estimate.total_bytes(r) for r in resources},
-        "known_bytes": {r: estimate.known_bytes(r) for r in resources},
-        "missing": list(estimate.gaps()),
-        "max_workers": _most_workers(state, sample, request, device, now),
-        "would_start": not reasons,
-        "reasons": reasons,
-    }
+    return Forecast(
+        name=request.family.name,
+        gpus=request.gpus,
+        workers=request.setting.workers,
+        terms=estimate.terms,
+        ignored_parameters=estimate.ignored_parameters,
+        total_bytes={r: estimate.total_bytes(r) for r in resources},
+        known_bytes={r: estimate.known_bytes(r) for r in resources},
+        missing=estimate.gaps(),
+        max_workers=_most_workers(state, sample, request, device, now),
+        would_start=not reasons,
+        reasons=reasons,
+    )
 
 
 def _most_workers(
@@ -78,16 +78,16 @@ def _about(verdict: Union[Admission, Refusal]) -> Sequence[str]:
     return verdict.devices
 
 
-def _reasons(state: GateState, verdict: Union[Admission, Refusal]) -> list[dict[str, Any]]:
+def _reasons(state: GateState, verdict: Union[Admission, Refusal]) -> tuple[Reason, ...]:
     """The reasons that would keep it waiting if it were alone at the end of the queue."""
     if not isinstance(verdict, Refusal):
-        return []
-    return [
-        {
-            "kind": reason.check.value,
-            "resource": reason.resource,
-            "message": explain(state, reason),
-            "numbers": dict(reason.numbers),
-        }
+        return ()
+    return tuple(
+        Reason(
+            kind=reason.check.value,
+            resource=reason.resource,
+            message=explain(state, reason),
+            numbers=reason.numbers,
+        )
         for reason in verdict.reasons
-    ]
+    )

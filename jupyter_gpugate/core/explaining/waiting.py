@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Optional
+from typing import Optional
 
 from jupyter_gpugate.core.admission.masks import Mask, visible
-from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.decisions import Check, Decisions, Reason
+from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.explaining.explain import HELD_BY_THIS_NOTEBOOK, explain
 from jupyter_gpugate.core.explaining.outlook import eta_s, expected_ends
+from jupyter_gpugate.core.explaining.rows import QueuedRow, WaitReason
 from jupyter_gpugate.core.learning.needs import estimate_for, models_of
 from jupyter_gpugate.core.naming import megabytes, resource_words
 from jupyter_gpugate.core.queued import GroupKey, Queued
+from jupyter_gpugate.core.requests import Family, Hints, Setting
 from jupyter_gpugate.core.resources import Holder, HolderKind
 from jupyter_gpugate.core.state import GateState
+
+#: Requests with one estimate: what it follows from, and the model of device.
+_Alike = tuple[Family, Setting, Hints, str]
 
 
 def queued_row(
     state: GateState, decisions: Decisions, queued: Queued, position: int, now: float
-) -> dict[str, Any]:
+) -> QueuedRow:
     """One request kept waiting, with its reasons, the dominant one first."""
     return WaitingRows(state, decisions, now).row(queued, position)
 
 
-def reason_rows(state: GateState, decisions: Decisions, queued: Queued) -> list[dict[str, Any]]:
+def reason_rows(state: GateState, decisions: Decisions, queued: Queued) -> tuple[WaitReason, ...]:
     """The reasons of one request; memory that its own notebook holds is named first."""
     return WaitingRows(state, decisions, 0.0).reasons(queued)
 
@@ -49,48 +54,48 @@ class WaitingRows:
         self._decisions = decisions
         self._now = now
         self._ends: Optional[dict[str, float]] = None
-        self._reasons: dict[GroupKey, list[dict[str, Any]]] = {}
+        self._reasons: dict[GroupKey, tuple[WaitReason, ...]] = {}
         self._etas: dict[GroupKey, Optional[float]] = {}
-        self._estimates: dict[Any, Any] = {}
+        self._estimates: dict[_Alike, Estimate] = {}
 
-    def all(self) -> Iterator[dict[str, Any]]:
+    def all(self) -> Iterator[QueuedRow]:
         for position, queued in enumerate(self._state.queue.values(), start=1):
             yield self.row(queued, position)
 
-    def row(self, queued: Queued, position: int) -> dict[str, Any]:
+    def row(self, queued: Queued, position: int) -> QueuedRow:
         request, reasons = queued.request, self.reasons(queued)
-        return {
-            "run_id": request.run_id,
-            "name": request.family.name,
-            "owner": request.owner,
-            "position": position,
-            "waited_s": self._now - queued.submitted_at,
-            "gpus": request.gpus,
-            "class": request.job_class,
-            "exclusive": request.exclusive,
-            "attempts": queued.attempts,
-            "parked": any(reason["kind"] == Check.PARKED.value for reason in reasons),
-            "estimate": self._estimate(queued),
-            "reasons": reasons,
-            "eta_s": self._eta_s(queued.key),
-        }
+        return QueuedRow(
+            run_id=request.run_id,
+            name=request.family.name,
+            owner=request.owner,
+            position=position,
+            waited_s=self._now - queued.submitted_at,
+            gpus=request.gpus,
+            job_class=request.job_class,
+            exclusive=request.exclusive,
+            attempts=queued.attempts,
+            parked=any(reason.kind == Check.PARKED.value for reason in reasons),
+            estimate=self._estimate(queued),
+            reasons=reasons,
+            eta_s=self._eta_s(queued.key),
+        )
 
-    def reasons(self, queued: Queued) -> list[dict[str, Any]]:
+    def reasons(self, queued: Queued) -> tuple[WaitReason, ...]:
         key = queued.key
         if key not in self._reasons:
             told = self._decisions.reasons_of(key)
-            self._reasons[key] = [_reason_row(self._state, reason) for reason in told]
+            self._reasons[key] = tuple(_reason_row(self._state, reason) for reason in told)
         rows = self._reasons[key]
         own = _held_by_its_notebook(self._state, queued, self._decisions.reasons_of(key))
-        return [own, *rows] if own else rows
+        return (own, *rows) if own else rows
 
-    def _estimate(self, queued: Queued) -> Any:
+    def _estimate(self, queued: Queued) -> Estimate:
         request = queued.request
         waits_for = [r.resource for r in self._decisions.reasons_of(queued.key) if r.resource]
         model = model_told(self._state, waits_for, request.visible)
         like = (request.family, request.setting, request.hints, model)
         if like not in self._estimates:
-            self._estimates[like] = to_json(estimate_for(queued.estimates, model))
+            self._estimates[like] = estimate_for(queued.estimates, model)
         return self._estimates[like]
 
     def _eta_s(self, key: GroupKey) -> Optional[float]:
@@ -102,19 +107,19 @@ class WaitingRows:
         return self._etas[key]
 
 
-def _reason_row(state: GateState, reason: Reason) -> dict[str, Any]:
-    return {
-        "kind": reason.check.value,
-        "resource": reason.resource,
-        "message": explain(state, reason),
-        "numbers": dict(reason.numbers),
-        "who": list(reason.who),
-    }
+def _reason_row(state: GateState, reason: Reason) -> WaitReason:
+    return WaitReason(
+        kind=reason.check.value,
+        resource=reason.resource,
+        message=explain(state, reason),
+        numbers=reason.numbers,
+        who=reason.who,
+    )
 
 
 def _held_by_its_notebook(
     state: GateState, queued: Queued, reasons: Iterable[Reason]
-) -> Optional[dict[str, Any]]:
+) -> Optional[WaitReason]:
     kernel = queued.request.kernel
     if kernel is None or kernel.boot_id not in ("", state.boot_id):
         return None
@@ -132,15 +137,15 @@ def _held_by_its_notebook(
 
 def _own_memory_row(
     state: GateState, reason: Reason, holder: Holder, held: int, short: int
-) -> dict[str, Any]:
+) -> WaitReason:
     where = resource_words(state, reason.resource or "")
-    return {
-        "kind": HELD_BY_THIS_NOTEBOOK,
-        "resource": reason.resource,
-        "message": (
+    return WaitReason(
+        kind=HELD_BY_THIS_NOTEBOOK,
+        resource=reason.resource,
+        message=(
             f"this notebook itself holds {megabytes(held)} of {where} that the run waits for: "
             "free it (del, gc.collect, torch.cuda.empty_cache) or restart the kernel"
         ),
-        "numbers": {"held_bytes": held, "short_bytes": short},
-        "who": [holder.name],
-    }
+        numbers={"held_bytes": held, "short_bytes": short},
+        who=(holder.name,),
+    )

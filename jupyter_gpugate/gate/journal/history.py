@@ -12,12 +12,13 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
+from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.gate.port import SampleRow, Samples
 from jupyter_gpugate.places import check_own, open_private
 
 KEPT = 600
@@ -41,10 +42,10 @@ class History:
         self._directory = directory
         self._wall = wall
         self._log = log or logging.getLogger("jupyter_gpugate")
-        self._ring: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._ring: deque[SampleRow] = deque(maxlen=KEPT)
         self._last = 0
         self._sample: Sample | None = None
-        self._unwritten: list[dict[str, Any]] = []
+        self._unwritten: list[SampleRow] = []
         self._writing: asyncio.Task[None] | None = None
         self._fault = ""
 
@@ -57,15 +58,15 @@ class History:
         self._last += 1
         row = self._row()
         self._ring.append(row)
-        if row["running"]:
+        if row.running:
             self._unwritten.append(row)
-        if self._unwritten and (len(self._unwritten) >= BATCH or not row["running"]):
+        if self._unwritten and (len(self._unwritten) >= BATCH or not row.running):
             self._write()
 
-    def since(self, seq: int) -> dict[str, Any]:
+    def since(self, seq: int) -> Samples:
         """The readings after one, oldest first; all of them after a gate has begun anew."""
         known = seq if seq <= self._last else 0
-        return {"samples": [r for r in self._ring if r["seq"] > known], "last": self._last}
+        return Samples(tuple(row for row in self._ring if row.seq > known), self._last)
 
     async def close(self) -> None:
         """Write the pending lines."""
@@ -76,19 +77,19 @@ class History:
         if self._writing is not None:
             await self._writing
 
-    def _row(self) -> dict[str, Any]:
+    def _row(self) -> SampleRow:
         state = self._gate.state
         shares = state.attribution.resources
-        return {
-            "seq": self._last,
-            "at": self._wall(),
-            "running": len(state.leases),
-            "queued": len(state.queue),
-            "free_bytes": dict(state.free_seen),
-            "used_total": {r: one.used_bytes for r, one in shares.items()},
-            "attributed": {r: one.attributed_bytes for r, one in shares.items()},
-            "external": {r: one.external_bytes for r, one in shares.items()},
-        }
+        return SampleRow(
+            seq=self._last,
+            at=self._wall(),
+            running=len(state.leases),
+            queued=len(state.queue),
+            free_bytes=state.free_seen,
+            used_total={r: one.used_bytes for r, one in shares.items()},
+            attributed={r: one.attributed_bytes for r, one in shares.items()},
+            external={r: one.external_bytes for r, one in shares.items()},
+        )
 
     def _write(self) -> None:
         """A disk that is slower than the rows come gets them all at once, later."""
@@ -96,7 +97,7 @@ class History:
             rows, self._unwritten = self._unwritten, []
             self._writing = asyncio.create_task(self._written(rows))
 
-    async def _written(self, rows: list[dict[str, Any]]) -> None:
+    async def _written(self, rows: Sequence[SampleRow]) -> None:
         try:
             await asyncio.to_thread(write, self._directory, rows)
             self._fault = ""
@@ -106,12 +107,12 @@ class History:
             self._fault = str(error)
 
 
-def write(directory: Path, rows: list[dict[str, Any]]) -> None:
+def write(directory: Path, rows: Sequence[SampleRow]) -> None:
     """Add rows to the logs of their days, and remove logs that are older than the days kept."""
     by_day: dict[str, list[str]] = {}
     for row in rows:
-        day = time.strftime("%Y-%m-%d", time.localtime(row["at"]))
-        by_day.setdefault(day, []).append(json.dumps(row) + "\n")
+        day = time.strftime("%Y-%m-%d", time.localtime(row.at))
+        by_day.setdefault(day, []).append(json.dumps(to_json(row)) + "\n")
     check_own(directory, "the folder of samples")
     for day, lines in by_day.items():
         path = directory / f"{day}.jsonl"

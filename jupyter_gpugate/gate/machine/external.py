@@ -7,12 +7,14 @@ secrets, and the reader may keep a copy in a notebook.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
+from typing import NamedTuple
 
 import psutil
 
+from jupyter_gpugate.core.explaining.rows import ExternalRow
 from jupyter_gpugate.core.shares import Rise
 from jupyter_gpugate.gate.machine.kernels import UserNames
 
@@ -20,49 +22,57 @@ from jupyter_gpugate.gate.machine.kernels import UserNames
 LONGEST_NAME = 60
 
 
+class Described(NamedTuple):
+    """A process by its own account."""
+
+    user: str | None = None
+    command: str | None = None
+    begun: float | None = None  # wall clock
+
+
+#: A process that cannot be read, or is gone; it is tried again.
+UNREAD = Described()
+
+
 class Names:
     """Caches the description of a process for as long as it is listed."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int | None], dict[str, Any]] = {}
+        self._known: dict[tuple[int, int | None], Described] = {}
         self._users = UserNames()
 
-    def named(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def named(self, rows: Sequence[ExternalRow]) -> tuple[ExternalRow, ...]:
         """Return a snapshot's rows with ``user``, ``command`` and ``age_s``, None if unknown."""
-        listed = {(row["pid"], row["start_ticks"]): row for row in rows if row["pid"]}
-        self._known = {key: self._known.get(key) or _told_by(row) for key, row in listed.items()}
+        listed = {(row.pid, row.start_ticks) for row in rows if row.pid}
+        self._known = {key: self._looked_up(*key) for key in listed}
         now = time.time()
-        return [{**row, **self._of(row, now)} for row in rows]
+        return tuple(self._described(row, now) for row in rows)
 
     def of_grower(self, one: Rise) -> str:
         """Describe a process that grew, as far as it can still be read: pid, user, command."""
-        key = (one.who.pid, one.who.start_ticks)
-        told = self._known.get(key) or _told_by({"pid": one.who.pid})
-        user = told.get("user") or (None if one.uid is None else self._users.of(one.uid))
+        known = self._looked_up(one.who.pid, one.who.start_ticks)
+        user = known.user or (None if one.uid is None else self._users.of(one.uid))
         words = [f"pid {one.who.pid}", *([f"of {user}"] if user else [])]
-        return " ".join(words) + (f" ({told['command']})" if told.get("command") else "")
+        return " ".join(words) + (f" ({known.command})" if known.command else "")
 
-    def _of(self, row: Mapping[str, Any], now: float) -> dict[str, Any]:
-        known = self._known.get((row["pid"], row["start_ticks"]), {})
-        begun = known.get("begun")
-        return {
-            "user": known.get("user"),
-            "command": known.get("command"),
-            "age_s": None if begun is None else max(0.0, now - begun),
-        }
+    def _looked_up(self, pid: int, start_ticks: int | None) -> Described:
+        known = self._known.get((pid, start_ticks), UNREAD)
+        return _read(pid) if known == UNREAD else known
+
+    def _described(self, row: ExternalRow, now: float) -> ExternalRow:
+        known = self._known.get((row.pid, row.start_ticks), UNREAD)
+        age_s = None if known.begun is None else max(0.0, now - known.begun)
+        return replace(row, user=known.user, command=known.command, age_s=age_s)
 
 
-def _told_by(row: Mapping[str, Any]) -> dict[str, Any]:
+def _read(pid: int) -> Described:
     try:
-        process = psutil.Process(row["pid"])
+        process = psutil.Process(pid)
         with process.oneshot():
-            return {
-                "user": process.username(),
-                "command": shown(process.cmdline() or [process.name()]),
-                "begun": process.create_time(),
-            }
+            command = shown(process.cmdline() or [process.name()])
+            return Described(process.username(), command, process.create_time())
     except psutil.Error:
-        return {}
+        return UNREAD
 
 
 def shown(words: Sequence[str]) -> str:

@@ -1,4 +1,5 @@
-"""Runs in Jupyter or `gpugate serve`; may import core.codec, core.naming, core.samples, faces,
+"""Runs in Jupyter or `gpugate serve`; may import core.codec, core.estimates, core.evidence,
+core.explaining.rows, core.naming, core.reports, core.requests, core.samples, core.state, faces,
 gate.clock, gate.port, places, proc, runs, server.
 
 The user API: its calls, their bodies and their answers.

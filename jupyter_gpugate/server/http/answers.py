@@ -1,179 +1,161 @@
-"""Answers of the user API: the run side's record joined with the gate's current state."""
+"""The answers of the user API but for those about single runs; see `run_answers`.
+
+An answer has exactly these fields.  Null means unknown or not applicable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from jupyter_gpugate.core.codec import to_json
-from jupyter_gpugate.core.naming import megabytes
-from jupyter_gpugate.gate.port import Gate, RunView
-from jupyter_gpugate.runs.launcher import Launcher
-from jupyter_gpugate.runs.record import ACTIVE, ENDED, Record
+from jupyter_gpugate.core.evidence import Track
+from jupyter_gpugate.core.explaining.rows import (
+    AttributionRow,
+    DeviceName,
+    DeviceRow,
+    ReaderRow,
+    Snapshot,
+)
+from jupyter_gpugate.core.requests import Grant
+from jupyter_gpugate.core.samples import RamReading
+from jupyter_gpugate.core.state import Lock, Traits
+from jupyter_gpugate.gate.port import Accelerator
 
-#: What moves by itself, without anything having happened.
-CLOCKS = {"now", "tick", "waited_s", "started_s", "age_s", "age_ms", "eta_s", "utilisation"}
-#: Words and numbers of a reason follow the free memory of the moment; what it is does not.
-MOMENTARY = {"message", "numbers", "free_bytes", "room_bytes", "external"}
-#: Memory that moves less than this does not make a new answer.
-GRAIN_BYTES = 16 << 20
-
-
-def essence_of(answer: Any) -> Any:
-    """Return an answer without clocks and small changes of memory, as the content of its ETag."""
-    if isinstance(answer, dict):
-        return {k: essence_of(v) for k, v in answer.items() if k not in CLOCKS | MOMENTARY}
-    if isinstance(answer, list):
-        return [essence_of(one) for one in answer]
-    if isinstance(answer, int) and not isinstance(answer, bool) and answer >= GRAIN_BYTES:
-        return answer // GRAIN_BYTES
-    return answer
+Status = Literal["queued", "active", "ended"]
 
 
-async def run_answer(gate: Gate, launcher: Launcher, run_id: str) -> dict[str, Any]:
-    """One run: its record, and while it is unfinished the gate's row on it."""
-    record = launcher.known(run_id)
-    devices = tuple(record.summary.get("devices") or ())
-    view = await gate.run(run_id, devices, record.request.visible)
-    answer = _recorded(record, view)
-    live = _live(record, view)
-    answer.update(live)
-    answer["episodes"] = {
-        "done": _episodes_done(record, live),
-        "of": record.spec["episodes"],
-    }
-    if record.status != ENDED:
-        answer["output_tail"] = launcher.output_tail(record)
-    return answer
+@dataclass(frozen=True)
+class ErrorAnswer:
+    """An error: its kind for programs, a sentence for people, and the numbers."""
+
+    error: str
+    message: str
+    detail: dict[str, Any]  # each error has its own
 
 
-def _recorded(record: Record, view: RunView) -> dict[str, Any]:
-    summary = record.summary
-    outcome = summary.get("outcome") or {}
-    return {
-        "run_id": record.run_id,
-        "name": record.spec["name"],
-        "status": record.status,
-        "phase": None,
-        "end": summary.get("end"),
-        "exit_reason": summary.get("reason", ""),
-        "exit_code": (outcome.get("end") or {}).get("exit_code"),
-        "oom_resource": (outcome.get("end") or {}).get("oom_resource"),
-        "oom_evidence": (outcome.get("end") or {}).get("oom_evidence") or None,
-        "attempt": record.attempt,
-        "reasons": [],
-        "estimate": summary.get("estimate"),
-        "charges": summary.get("charges") or {},
-        "held": {},
-        "basis": summary.get("basis") or {},
-        "caps": summary.get("caps") or {},
-        "enforcement": summary.get("enforcement"),
-        "devices": list(view.devices),
-        "directory": str(record.path),
-        "output_tail": summary.get("output_tail", ""),
-        "error": summary.get("error"),
-        "warnings": [
-            *_unheeded(record),
-            *(summary.get("warnings") or ()),
-            *(summary.get("grown") or ()),
-            *_elsewhere(summary),
-        ],
-        "peaks": summary.get("peaks") or {},
-        "kill": outcome.get("kill"),
-        "position": None,
-        "eta_s": None,
-        "submitted": summary["submitted"],
-        "ended": summary.get("ended"),
-        "cancel_requested": record.cancelled,
-        "detached": record.detached,
-        "visible": view.visible,
-        "machine": record.host or None,
-    }
+@dataclass(frozen=True)
+class ElsewhereRow:
+    """An unfinished run of another machine that mounts the same home."""
+
+    run_id: str
+    name: str
+    status: Status
+    submitted: float
+    machine: str
 
 
-def _unheeded(record: Record) -> Iterator[str]:
-    """Hints and limits that have no effect on this run."""
-    request = record.request
-    if record.spec.get("cgroup_note"):
-        yield str(record.spec["cgroup_note"])
-    if request.hints.vram_bytes is not None and request.family.gpus == 0:
-        yield "the hint of GPU memory has no effect: the run has no GPU"
+@dataclass(frozen=True)
+class QueueAnswer(Snapshot):
+    """The snapshot of one tick."""
+
+    owner: str
+    other_machines: tuple[ElsewhereRow, ...]
 
 
-def _elsewhere(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Explain why an attempt yields no observation although it was measured."""
-    for resource, risen in (summary.get("elsewhere") or {}).items():
-        grown = f"{megabytes(risen)} of {resource.upper()}"
-        yield (
-            f"it held next to nothing itself, while {grown} outside of it rose and fell with it:"
-            " memory that a daemon or a server holds for a run cannot be measured, so this run"
-            " yields no estimate"
-        )
+@dataclass(frozen=True)
+class QueueAnswerWithInputs(QueueAnswer):
+    """The snapshot, with all that its decisions rested on."""
+
+    #: Free-form: read back by the function that decides, in whatever form it has.
+    inputs: dict[str, Any] = field(metadata={"description": "Only with `inputs=1`."})
+    decisions: tuple[Grant, ...] = field(metadata={"description": "Only with `inputs=1`."})
 
 
-def _episodes_done(record: Record, live: dict[str, Any]) -> int:
-    if "episode" in live:
-        return int(live["episode"])
-    end = (record.summary.get("outcome") or {}).get("end") or {}
-    return int(end.get("episodes_done") or 0)
+@dataclass(frozen=True)
+class RunsKept:
+    """The directory of runs."""
+
+    directory: str
+    count: int
 
 
-def _live(record: Record, view: RunView) -> dict[str, Any]:
-    if view.queued is not None and record.status != ENDED:
-        shown = ("reasons", "position", "eta_s", "estimate", "waited_s")
-        return {"status": "queued", **{k: view.queued[k] for k in shown}}
-    row = view.running
-    if row is None or record.status == ENDED:
-        return {"phase": "ending"} if record.status == ACTIVE and not record.host else {}
-    names = ("phase", "charges", "held", "caps", "enforcement", "estimate", "peaks", "started_s")
-    return {
-        "status": "active",
-        **{k: row[k] for k in names},
-        "basis": row["admit_basis"],
-        "devices": row["devices"],
-        "settled": row["settled"],
-        "pid": row["pid"],
-        "episode": row["episodes"]["done"],
-    }
-
-
-# -- the machine --------------------------------------------------------------------------------
-
-
-async def queue_answer(
-    gate: Gate, launcher: Launcher, owner: str, *, inputs: bool = False
-) -> dict[str, Any]:
-    """Return the snapshot, its user, and the unfinished runs of machines that share this home."""
-    if not inputs:
-        return _shared(await gate.snapshot(), launcher, owner)
-    basis = await gate.basis()
-    more = {"inputs": basis.inputs, "decisions": list(basis.grants)}
-    return {**_shared(basis.snapshot, launcher, owner), **more}
-
-
-def _shared(snapshot: dict[str, Any], launcher: Launcher, owner: str) -> dict[str, Any]:
-    names = ("run_id", "name", "status", "submitted", "machine")
-    others = [{name: row[name] for name in names} for row in launcher.elsewhere()]
-    return {**snapshot, "owner": owner, "other_machines": others}
-
-
-async def machine_answer(gate: Gate, launcher: Launcher) -> dict[str, Any]:
+@dataclass(frozen=True)
+class MachineAnswer:
     """Return everything that can be measured and enforced here."""
-    machine = await gate.machine()
-    shown = machine.snapshot
-    return {
-        "ram": to_json(machine.ram) if machine.ram else None,
-        "devices": shown["devices"],
-        "unified": shown["unified"],
-        "readers": shown["readers"],
-        "attribution": shown["attribution"],
-        "reach": shown["reach"],
-        "runs": launcher.kept(),
-        "traits": shown["traits"],
-        "locks": shown["locks"],
-        "draining": shown["draining"],
-        "ignored_settings": shown["ignored_settings"],
-        "journal_fault": shown["journal_fault"],
-        "tick": shown["tick"],
-        "unmanaged": list(machine.unmanaged),
-    }
+
+    ram: RamReading | None
+    devices: tuple[DeviceRow, ...]
+    unified: tuple[DeviceName, ...]
+    readers: tuple[ReaderRow, ...]
+    attribution: AttributionRow
+    reach: str
+    runs: RunsKept
+    traits: Traits
+    locks: tuple[Lock, ...]
+    draining: str | None
+    ignored_settings: tuple[str, ...]
+    journal_fault: str | None
+    tick: int
+    unmanaged: tuple[Accelerator, ...]
+
+
+@dataclass(frozen=True)
+class ForgottenAnswer:
+    """The device or name that was forgotten."""
+
+    forgotten: str
+
+
+@dataclass(frozen=True)
+class DrainAnswer:
+    """The state of the drain: whether new runs start."""
+
+    draining: bool
+
+
+@dataclass(frozen=True)
+class DrainAndStopAnswer(DrainAnswer):
+    """The runs that a drain has stopped."""
+
+    stopped: tuple[str, ...] = field(metadata={"description": "Only with `stop_runs`."})
+    not_stopped: Mapping[str, str] = field(
+        metadata={
+            "description": "Only with `stop_runs`: the runs that could not be stopped, and why."
+        }
+    )
+
+
+@dataclass(frozen=True)
+class CalibrationsAnswer:
+    """All observations, by name."""
+
+    calibrations: Mapping[str, tuple[Track, ...]]
+
+
+@dataclass(frozen=True)
+class CardRest:
+    """The newest output below a card, while it grows."""
+
+    start: int
+    html: str
+
+
+@dataclass(frozen=True)
+class CardAnswer:
+    """A run's card as a finished page."""
+
+    run_id: str
+    status: Status
+    html: str
+    rest: CardRest | None = field(
+        metadata={"description": "The newest output below the card, if requested."}
+    )
+    orders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PanelAnswer:
+    """The snapshot as a finished page, and the unfinished runs in it."""
+
+    html: str
+    runs: Mapping[str, Status]
+
+
+@dataclass(frozen=True)
+class OpenApiAnswer:
+    """The document itself."""
+
+    openapi: str
+    info: dict[str, Any]  # as the OpenAPI specification has it
+    paths: dict[str, Any]  # as above

@@ -17,6 +17,7 @@ from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.http.contract import calls_of
+from jupyter_gpugate.server.http.encode import encode
 from jupyter_gpugate.server.http.polls import Making, Stamp, is_known
 from jupyter_gpugate.server.http.services import Backend, Services
 from jupyter_gpugate.server.http.wire import PollQuery
@@ -66,6 +67,11 @@ class ApiHandler(RequestHandler):
     def fail(self, status: int, error: str, message: str, /, **detail: Any) -> None:
         self.set_status(status)
         self.finish(json.dumps({"error": error, "message": message, "detail": detail}, default=str))
+
+    def answer(self, value: Any) -> None:
+        """Answer with a value, such as a dataclass of `answers`."""
+        self.set_header("Content-Type", "application/json; charset=UTF-8")
+        self.finish(encode(value))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         error = kwargs.get("exc_info", (None, None, None))[1]

@@ -12,17 +12,23 @@ from typing import Any
 
 from tornado.web import RequestHandler
 
-from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.gate.port import LockRequest
 from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.server.http import shapes
-from jupyter_gpugate.server.http.answers import essence_of, machine_answer, queue_answer
+from jupyter_gpugate.server.http.answers import (
+    CalibrationsAnswer,
+    DrainAndStopAnswer,
+    DrainAnswer,
+    ForgottenAnswer,
+)
 from jupyter_gpugate.server.http.api import ApiHandler
+from jupyter_gpugate.server.http.compose import machine_answer, queue_answer
 from jupyter_gpugate.server.http.contract import call
 from jupyter_gpugate.server.http.openapi import RUN_ID, document
 from jupyter_gpugate.server.http.pages import CardHandler, PanelHandler
+from jupyter_gpugate.server.http.polls import essence_of
 from jupyter_gpugate.server.http.run_handlers import (
     CancelHandler,
     DetachHandler,
@@ -86,13 +92,13 @@ class EstimateHandler(ApiHandler):
             episodes=asked.episodes or request.setting.episodes,
         )
         request = replace(request, family=replace(request.family, gpus=gpus), setting=setting)
-        self.finish(json.dumps(await self.gate.estimate(request)))
+        self.answer(await self.gate.estimate(request))
 
     @call(shapes.EstimateAnswer, body=RunBody)
     async def post(self, body: RunBody) -> None:
         """The need of a run with this body."""
         request = await self.launcher.request_of(body.model_dump(mode="json", by_alias=True))
-        self.finish(json.dumps(await self.gate.estimate(request)))
+        self.answer(await self.gate.estimate(request))
 
 
 class MachineHandler(ApiHandler):
@@ -102,13 +108,13 @@ class MachineHandler(ApiHandler):
 
     @call(shapes.MachineAnswer)
     async def get(self) -> None:
-        """Everything that can be measured and enforced here."""
-        self.finish(json.dumps(await machine_answer(self.gate, self.launcher)))
+        """Return everything that can be measured and enforced here."""
+        self.answer(await machine_answer(self.gate, self.launcher))
 
     @call(shapes.ForgottenAnswer, query=ForgetQuery, errors=(409,))
     async def delete(self, asked: ForgetQuery) -> None:
         """Forget a missing device that was removed from the machine for good."""
-        self.finish({"forgotten": await self.gate.forget_device(asked.forget)})
+        self.answer(ForgottenAnswer(await self.gate.forget_device(asked.forget)))
 
 
 class LockHandler(ApiHandler):
@@ -121,12 +127,12 @@ class LockHandler(ApiHandler):
         """Keep this user's runs off a device, or off all devices, during work by hand."""
         kernel = ProcessKey(body.kernel.pid, body.kernel.start_ticks) if body.kernel else None
         wanted = LockRequest(body.resource, body.seconds, kernel, body.visible)
-        self.finish(json.dumps(to_json(await self.gate.lock(wanted))))
+        self.answer(await self.gate.lock(wanted))
 
     @call(shapes.UnlockAnswer, query=ResourceQuery, errors=(409,))
     async def delete(self, asked: ResourceQuery) -> None:
         """Release a lock; without a resource, every lock of this user."""
-        self.finish(json.dumps(to_json(await self.gate.unlock(asked.resource))))
+        self.answer(await self.gate.unlock(asked.resource))
 
 
 class DrainHandler(ApiHandler):
@@ -138,20 +144,20 @@ class DrainHandler(ApiHandler):
     async def post(self, body: DrainBody) -> None:
         """Start no new run of this gate; active runs go on to their end, or are stopped now."""
         active = await self.gate.drain(body.reason)
-        stopped = await self._stop(active) if body.stop_runs else {}
-        self.finish({"draining": True, **stopped})
+        self.answer(await self._stop(active) if body.stop_runs else DrainAnswer(draining=True))
 
-    async def _stop(self, run_ids: Sequence[str]) -> dict[str, Any]:
+    async def _stop(self, run_ids: Sequence[str]) -> DrainAndStopAnswer:
         stops = [self.launcher.cancel(run_id) for run_id in run_ids]
         ends = dict(zip(run_ids, await asyncio.gather(*stops, return_exceptions=True), strict=True))
         failed = {r: str(end) for r, end in ends.items() if isinstance(end, BaseException)}
-        return {"stopped": [r for r in ends if r not in failed], "not_stopped": failed}
+        stopped = tuple(r for r in ends if r not in failed)
+        return DrainAndStopAnswer(draining=True, stopped=stopped, not_stopped=failed)
 
     @call(shapes.DrainAnswer)
     async def delete(self) -> None:
         """End the drain; waiting runs can start again."""
         await self.gate.end_drain()
-        self.finish({"draining": False})
+        self.answer(DrainAnswer(draining=False))
 
 
 class CalibrationsHandler(ApiHandler):
@@ -162,14 +168,13 @@ class CalibrationsHandler(ApiHandler):
     @call(shapes.CalibrationsAnswer)
     async def get(self) -> None:
         """All observations, by the names of runs."""
-        tracks = to_json(await self.gate.calibrations())
-        self.finish(json.dumps({"calibrations": tracks}))
+        self.answer(CalibrationsAnswer(await self.gate.calibrations()))
 
     @call(shapes.ForgottenAnswer, query=NameQuery)
     async def delete(self, asked: NameQuery) -> None:
         """Forget the observations of a name."""
         await self.gate.forget_calibration(asked.name)
-        self.finish({"forgotten": asked.name})
+        self.answer(ForgottenAnswer(asked.name))
 
 
 class TransitionsHandler(ApiHandler):
@@ -181,7 +186,7 @@ class TransitionsHandler(ApiHandler):
     @call(shapes.TransitionsAnswer, query=TransitionsQuery)
     async def get(self, asked: TransitionsQuery) -> None:
         """The transitions of runs since an earlier answer, as soon as there is one."""
-        self.finish(await self.feed.since(asked.epoch, asked.after, asked.wait))
+        self.answer(await self.feed.since(asked.epoch, asked.after, asked.wait))
 
 
 class SamplesHandler(ApiHandler):
@@ -192,7 +197,7 @@ class SamplesHandler(ApiHandler):
     @call(shapes.SamplesAnswer, query=SamplesQuery)
     async def get(self, asked: SamplesQuery) -> None:
         """The last 600 readings, or those since an earlier answer."""
-        self.finish(await self.gate.samples(asked.since))
+        self.answer(await self.gate.samples(asked.since))
 
 
 class OpenApiHandler(ApiHandler):

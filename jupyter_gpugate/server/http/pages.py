@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from jupyter_gpugate.faces import card, tables
 from jupyter_gpugate.runs.record import ENDED
 from jupyter_gpugate.server.http import shapes
-from jupyter_gpugate.server.http.answers import essence_of, queue_answer, run_answer
+from jupyter_gpugate.server.http.answers import CardAnswer, CardRest, PanelAnswer, Status
 from jupyter_gpugate.server.http.api import ApiHandler
+from jupyter_gpugate.server.http.compose import queue_answer, run_answer
 from jupyter_gpugate.server.http.contract import call
+from jupyter_gpugate.server.http.encode import as_json
+from jupyter_gpugate.server.http.polls import essence_of
+from jupyter_gpugate.server.http.run_answers import RunAnswer
 from jupyter_gpugate.server.http.wire import CardQuery, PollQuery
 
 
@@ -24,21 +29,22 @@ class CardHandler(ApiHandler):
 
         async def make() -> tuple[Any, Any]:
             run = await run_answer(self.gate, self.launcher, run_id)
+            waited_for = self.launcher.is_waited_for(run_id)
             rest = None
             # Without the cell that shows the rest below its card, the card shows all.
-            if asked.until is not None and self.launcher.is_waited_for(run_id):
+            if asked.until is not None and waited_for:
                 record = self.launcher.known(run_id)
-                run["output_tail"] = self.launcher.output_tail(record, asked.until)
+                run = replace(run, output_tail=self.launcher.output_tail(record, asked.until))
                 if asked.rest is not None:
                     output = self.launcher.output_from(record, asked.rest)
-                    rest = {"start": asked.rest, "html": card.rest_html(run, output)}
-            answer = {
-                "run_id": run_id,
-                "status": run["status"],
-                "html": card.html(run, commands=False),
-                "rest": rest,
-                "orders": _orders(run, waited_for=self.launcher.is_waited_for(run_id)),
-            }
+                    rest = CardRest(asked.rest, card.rest_html(as_json(run), output))
+            answer = CardAnswer(
+                run_id=run_id,
+                status=run.status,
+                html=card.html(as_json(run), commands=False),
+                rest=rest,
+                orders=_orders(run, waited_for=waited_for),
+            )
             return answer, answer
 
         def stamp() -> tuple[Any, ...]:
@@ -58,18 +64,15 @@ class PanelHandler(ApiHandler):
 
         async def make() -> tuple[Any, Any]:
             snapshot = await queue_answer(self.gate, self.launcher, self.caller.name)
-            runs = {
-                row["run_id"]: status
-                for status, rows in (("active", "running"), ("queued", "queued"))
-                for row in snapshot[rows]
-            }
-            answer = {"html": tables.queue(snapshot)["text/html"], "runs": runs}
-            return answer, essence_of(snapshot)
+            queued: dict[str, Status] = {row.run_id: "queued" for row in snapshot.queued}
+            active: dict[str, Status] = {row.run_id: "active" for row in snapshot.running}
+            page = tables.queue(as_json(snapshot))["text/html"]
+            return PanelAnswer(page, active | queued), essence_of(snapshot)
 
         await self.polled(asked, make, self.path)
 
 
-def _orders(run: dict[str, Any], *, waited_for: bool) -> list[str]:
-    if run["status"] == ENDED or run["cancel_requested"]:
-        return []
-    return ["detach", "cancel"] if waited_for else ["cancel"]
+def _orders(run: RunAnswer, *, waited_for: bool) -> tuple[str, ...]:
+    if run.status == ENDED or run.cancel_requested:
+        return ()
+    return ("detach", "cancel") if waited_for else ("cancel",)

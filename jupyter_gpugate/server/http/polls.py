@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-import json
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any
 
+from jupyter_gpugate.server.http.encode import SCALARS, encode, fields_of
+
 #: The number of answers kept; each is valid for one tick.
 REMEMBERED = 512
 _TAG = re.compile(r'(?:W/)?("[^"]*")')
+
+#: Fields that move by themselves, without anything having happened.
+CLOCKS = {"now", "tick", "waited_s", "started_s", "age_s", "age_ms", "eta_s", "utilisation"}
+#: Words and numbers of a reason follow the free memory of the moment; its kind does not.
+MOMENTARY = {"message", "numbers", "free_bytes", "room_bytes", "external"}
+PASSING = frozenset(CLOCKS | MOMENTARY)
+#: Memory that moves less than this does not make a new answer.
+GRAIN_BYTES = 16 << 20
 
 #: An answer, and what of it counts as its content.
 Making = Callable[[], Awaitable[tuple[Any, Any]]]
@@ -30,7 +39,7 @@ class Made:
 
     @functools.cached_property
     def payload(self) -> str:
-        return json.dumps(self._answer)
+        return encode(self._answer)
 
 
 class Polls:
@@ -63,9 +72,36 @@ class Polls:
         return known[1] if known is not None and known[0] == stamp else None
 
 
+def essence_of(answer: Any, made: dict[int, Any] | None = None) -> Any:
+    """Return an answer without clocks and small changes of memory, as the content of its ETag.
+
+    ``made`` are the parts that are known: many rows share their reasons.
+    """
+    if type(answer) in SCALARS:
+        return _grains(answer) if type(answer) is int else answer
+    made = {} if made is None else made
+    known = made.get(id(answer))
+    if known is None:
+        known = made[id(answer)] = _essence(answer, made)
+    return known
+
+
+def _grains(size: int) -> int:
+    return size // GRAIN_BYTES if size >= GRAIN_BYTES else size
+
+
+def _essence(answer: Any, made: dict[int, Any]) -> Any:
+    if isinstance(answer, str):  # of an enum
+        return answer
+    if isinstance(answer, (list, tuple)):
+        return [essence_of(one, made) for one in answer]
+    found = answer if isinstance(answer, dict) else fields_of(answer)
+    return {name: essence_of(one, made) for name, one in found.items() if name not in PASSING}
+
+
 def tag_of(essence: Any) -> str:
     """Return an ETag of the answer's relevant content."""
-    digest = hashlib.blake2b(json.dumps(essence, sort_keys=True).encode(), digest_size=12)
+    digest = hashlib.blake2b(encode(essence, sort_keys=True).encode(), digest_size=12)
     return f'"{digest.hexdigest()}"'
 
 

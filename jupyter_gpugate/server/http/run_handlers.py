@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from jupyter_gpugate.server.http import run_shapes
-from jupyter_gpugate.server.http.answers import run_answer
+from jupyter_gpugate.server.http import shapes
 from jupyter_gpugate.server.http.api import ApiHandler
+from jupyter_gpugate.server.http.compose import run_answer
 from jupyter_gpugate.server.http.contract import call
+from jupyter_gpugate.server.http.encode import encode, fields_of
+from jupyter_gpugate.server.http.run_answers import (
+    CancelAnswer,
+    DeleteAnswer,
+    DetachAnswer,
+    EpisodesAnswer,
+    ExportAnswer,
+    OutputAnswer,
+    RunRow,
+    RunsAnswer,
+    StoryAnswer,
+    SubmitAnswer,
+)
 from jupyter_gpugate.server.http.wire import OutputQuery, PollQuery, RunBody, RunsQuery
 
 #: Clients that prefer an early answer get one after this time.
@@ -22,7 +34,7 @@ class RunsHandler(ApiHandler):
 
     path = "/runs"
 
-    @call(run_shapes.SubmitAnswer, body=RunBody, statuses=(202, 200), errors=(409, 429))
+    @call(shapes.SubmitAnswer, body=RunBody, statuses=(202, 200), errors=(409, 429))
     async def post(self, body: RunBody) -> None:
         """Queue a run; nothing is executed before the answer."""
         told = body.model_dump(mode="json", by_alias=True)
@@ -34,21 +46,19 @@ class RunsHandler(ApiHandler):
         if submitted is None:
             reads = self.launcher.reads(body.idempotency_key)
             self.set_status(202)
-            self.finish({"run_id": None, "status": "reading" if reads else "asking"})
+            self.answer(SubmitAnswer(None, "reading" if reads else "asking"))
             return
         run_id, new = submitted
         self.set_status(202 if new else 200)
-        status = "queued"
-        if not new:
-            status = (await run_answer(self.gate, self.launcher, run_id))["status"]
-        self.finish({"run_id": run_id, "status": status})
+        run = None if new else await run_answer(self.gate, self.launcher, run_id)
+        self.answer(SubmitAnswer(run_id, run.status if run else "queued"))
 
     def _prefers_an_answer(self) -> bool:
         """Return whether the caller prefers an early answer to the result (RFC 7240)."""
         wishes = ",".join(self.request.headers.get_list("Prefer")).lower().split(",")
         return any(wish.partition(";")[0].strip() == "respond-async" for wish in wishes)
 
-    @call(run_shapes.RunsAnswer, query=RunsQuery)
+    @call(shapes.RunsAnswer, query=RunsQuery)
     async def get(self, asked: RunsQuery) -> None:
         """All runs, by pages that do not shift when runs are added or removed."""
         await self.launcher.history()
@@ -64,7 +74,7 @@ class RunsHandler(ApiHandler):
         ]
         page = rows[: asked.limit]
         following = _cursor_at(page[-1]) if len(rows) > asked.limit else None
-        self.finish(json.dumps({"runs": page, "next_cursor": following}))
+        self.answer(RunsAnswer([RunRow(**row) for row in page], following))
 
 
 def _place(row: Mapping[str, Any]) -> tuple[float, str]:
@@ -86,25 +96,25 @@ class RunHandler(ApiHandler):
 
     path = "/runs/{run_id}"
 
-    @call(run_shapes.RunAnswer, query=PollQuery)
+    @call(shapes.RunAnswer, query=PollQuery)
     async def get(self, run_id: str, asked: PollQuery) -> None:
         """One run: its record and its current state at the gate."""
 
         async def make() -> tuple[Any, Any]:
             answer = await run_answer(self.gate, self.launcher, run_id)
-            essence = {k: v for k, v in answer.items() if k not in ("waited_s", "started_s")}
-            return answer, essence
+            fields = fields_of(answer).items()
+            return answer, {k: v for k, v in fields if k not in ("waited_s", "started_s")}
 
         def stamp() -> tuple[Any, ...]:
             return self.launcher.stamp(run_id)
 
         await self.polled(asked, make, (self.path, run_id), stamp)
 
-    @call(run_shapes.DeleteAnswer, errors=(409,))
+    @call(shapes.DeleteAnswer, errors=(409,))
     async def delete(self, run_id: str) -> None:
         """Remove an ended run and its directory."""
         left = await self.launcher.delete(run_id)
-        self.finish({"deleted": True, "left": left or None})
+        self.answer(DeleteAnswer(deleted=True, left=left or None))
 
 
 class OutputHandler(ApiHandler):
@@ -112,10 +122,12 @@ class OutputHandler(ApiHandler):
 
     path = "/runs/{run_id}/output"
 
-    @call(run_shapes.OutputAnswer, query=OutputQuery)
+    @call(shapes.OutputAnswer, query=OutputQuery)
     async def get(self, run_id: str, asked: OutputQuery) -> None:
         """At most 64 KiB of the newest attempt's output."""
-        self.finish(await self.launcher.output(run_id, asked.start))
+        output = await self.launcher.output(run_id, asked.start)
+        start = output.pop("from")
+        self.answer(OutputAnswer(start, **output))
 
 
 class CancelHandler(ApiHandler):
@@ -123,10 +135,10 @@ class CancelHandler(ApiHandler):
 
     path = "/runs/{run_id}/cancel"
 
-    @call(run_shapes.CancelAnswer, errors=(409,))
+    @call(shapes.CancelAnswer, errors=(409,))
     async def post(self, run_id: str) -> None:
         """Stop a run, and wait until none of its processes is left."""
-        self.finish(await self.launcher.cancel(run_id))
+        self.answer(CancelAnswer(**await self.launcher.cancel(run_id)))
 
 
 class DetachHandler(ApiHandler):
@@ -134,11 +146,11 @@ class DetachHandler(ApiHandler):
 
     path = "/runs/{run_id}/detach"
 
-    @call(run_shapes.DetachAnswer, errors=(409,))
+    @call(shapes.DetachAnswer, errors=(409,))
     async def post(self, run_id: str) -> None:
         """Detach a run: it goes on when the notebook that waits for it ends."""
         await self.launcher.detach(run_id)
-        self.finish({"detached": True})
+        self.answer(DetachAnswer(detached=True))
 
 
 class EpisodesHandler(ApiHandler):
@@ -146,13 +158,12 @@ class EpisodesHandler(ApiHandler):
 
     path = "/runs/{run_id}/episodes"
 
-    @call(run_shapes.EpisodesAnswer)
+    @call(shapes.EpisodesAnswer)
     async def get(self, run_id: str) -> None:
         """The values that episodes kept, and how they ended."""
         episodes, left_out = await self.launcher.episodes(run_id)
-        answer = {"episodes": episodes, "episodes_left_out": left_out}
         # There may be very many, and others wait for this loop.
-        self.finish(await asyncio.to_thread(json.dumps, answer))
+        self.finish(await asyncio.to_thread(encode, EpisodesAnswer(episodes, left_out)))
 
 
 class ExportHandler(ApiHandler):
@@ -160,12 +171,11 @@ class ExportHandler(ApiHandler):
 
     path = "/runs/{run_id}/export"
 
-    @call(run_shapes.ExportAnswer)
+    @call(shapes.ExportAnswer)
     async def get(self, run_id: str) -> None:
         """Specification, summary, episodes, the beginning of the output, and story."""
-        answer = await self.launcher.export(run_id)
-        answer["story"] = await self.gate.story(run_id)
-        self.finish(json.dumps(answer))
+        exported = await self.launcher.export(run_id)
+        self.answer(ExportAnswer(**exported, story=await self.gate.story(run_id)))
 
 
 class StoryHandler(ApiHandler):
@@ -173,8 +183,8 @@ class StoryHandler(ApiHandler):
 
     path = "/runs/{run_id}/story"
 
-    @call(run_shapes.StoryAnswer)
+    @call(shapes.StoryAnswer)
     async def get(self, run_id: str) -> None:
         """The events of one run, with their wall times."""
         self.launcher.known(run_id)
-        self.finish({"story": await self.gate.story(run_id)})
+        self.answer(StoryAnswer(await self.gate.story(run_id)))

@@ -1,0 +1,192 @@
+"""Joins the run side's records with the gate's current state, to the answers of the user API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from jupyter_gpugate.core.explaining.rows import EpisodeCount, Snapshot
+from jupyter_gpugate.core.naming import megabytes
+from jupyter_gpugate.gate.port import Gate, RunView
+from jupyter_gpugate.runs.launcher import Launcher
+from jupyter_gpugate.runs.record import ACTIVE, ENDED, Record
+from jupyter_gpugate.server.http.answers import (
+    ElsewhereRow,
+    MachineAnswer,
+    QueueAnswer,
+    QueueAnswerWithInputs,
+    RunsKept,
+    Status,
+)
+from jupyter_gpugate.server.http.run_answers import ActiveRunAnswer, QueuedRunAnswer, RunAnswer
+
+
+async def run_answer(gate: Gate, launcher: Launcher, run_id: str) -> RunAnswer:
+    """Return a run: its record, and its state at the gate while it is unfinished."""
+    record = launcher.known(run_id)
+    devices = tuple(record.summary.get("devices") or ())
+    view = await gate.run(run_id, devices, record.request.visible)
+    if record.status == ENDED:
+        return _recorded(record, view, str(record.summary.get("output_tail", "")))
+    answer = _recorded(record, view, launcher.output_tail(record))
+    if view.queued is not None:
+        return _queued(answer, view)
+    if view.running is not None:
+        return _active(answer, view)
+    if record.status == ACTIVE and not record.host:
+        return replace(answer, phase="ending")
+    return answer
+
+
+def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:
+    summary = record.summary
+    outcome = summary.get("outcome") or {}
+    end = outcome.get("end") or {}
+    return RunAnswer(
+        run_id=record.run_id,
+        name=record.spec["name"],
+        status=cast(Status, record.status),
+        phase=None,
+        end=summary.get("end"),
+        exit_reason=summary.get("reason", ""),
+        exit_code=end.get("exit_code"),
+        oom_resource=end.get("oom_resource"),
+        oom_evidence=end.get("oom_evidence") or None,
+        attempt=record.attempt,
+        reasons=(),
+        estimate=summary.get("estimate"),
+        charges=summary.get("charges") or {},
+        held={},
+        basis=summary.get("basis") or {},
+        caps=summary.get("caps") or {},
+        enforcement=summary.get("enforcement"),
+        devices=view.devices,
+        directory=str(record.path),
+        output_tail=output_tail,
+        error=summary.get("error"),
+        warnings=_warnings(record),
+        peaks=summary.get("peaks") or {},
+        kill=outcome.get("kill"),
+        position=None,
+        eta_s=None,
+        submitted=summary["submitted"],
+        ended=summary.get("ended"),
+        cancel_requested=record.cancelled,
+        detached=record.detached,
+        visible=view.visible,
+        machine=record.host or None,
+        episodes=EpisodeCount(int(end.get("episodes_done") or 0), record.spec["episodes"]),
+    )
+
+
+def _queued(answer: RunAnswer, view: RunView) -> RunAnswer:
+    row = view.queued
+    if row is None:
+        return answer
+    shown = replace(
+        answer,
+        status="queued",
+        reasons=row.reasons,
+        position=row.position,
+        eta_s=row.eta_s,
+        estimate=row.estimate,
+    )
+    return QueuedRunAnswer(**vars(shown), waited_s=row.waited_s)
+
+
+def _active(answer: RunAnswer, view: RunView) -> RunAnswer:
+    row = view.running
+    if row is None:
+        return answer
+    shown = replace(
+        answer,
+        status="active",
+        phase=row.phase,
+        charges=row.charges,
+        held=row.held,
+        caps=row.caps,
+        enforcement=row.enforcement,
+        estimate=row.estimate,
+        peaks=row.peaks,
+        basis=row.admit_basis,
+        devices=row.devices,
+        episodes=replace(answer.episodes, done=row.episodes.done),
+    )
+    return ActiveRunAnswer(
+        **vars(shown),
+        started_s=row.started_s,
+        settled=row.settled,
+        pid=row.pid,
+        episode=row.episodes.done,
+    )
+
+
+def _warnings(record: Record) -> list[Any]:
+    summary = record.summary
+    written = (*(summary.get("warnings") or ()), *(summary.get("grown") or ()))
+    return [*_unheeded(record), *written, *_elsewhere(summary)]
+
+
+def _unheeded(record: Record) -> Iterator[str]:
+    """Hints and limits that have no effect on this run."""
+    request = record.request
+    if record.spec.get("cgroup_note"):
+        yield str(record.spec["cgroup_note"])
+    if request.hints.vram_bytes is not None and request.family.gpus == 0:
+        yield "the hint of GPU memory has no effect: the run has no GPU"
+
+
+def _elsewhere(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Explain why an attempt yields no observation although it was measured."""
+    for resource, risen in (summary.get("elsewhere") or {}).items():
+        grown = f"{megabytes(risen)} of {resource.upper()}"
+        yield (
+            f"it held next to nothing itself, while {grown} outside of it rose and fell with it:"
+            " memory that a daemon or a server holds for a run cannot be measured, so this run"
+            " yields no estimate"
+        )
+
+
+# -- the machine --------------------------------------------------------------------------------
+
+
+async def queue_answer(
+    gate: Gate, launcher: Launcher, owner: str, *, inputs: bool = False
+) -> QueueAnswer:
+    """Return the snapshot, its user, and the unfinished runs of machines that share this home."""
+    if not inputs:
+        return _shared(await gate.snapshot(), launcher, owner)
+    decided = await gate.decided()
+    shared = _shared(decided.snapshot, launcher, owner)
+    return QueueAnswerWithInputs(**vars(shared), inputs=decided.inputs, decisions=decided.grants)
+
+
+def _shared(snapshot: Snapshot, launcher: Launcher, owner: str) -> QueueAnswer:
+    others = tuple(
+        ElsewhereRow(row["run_id"], row["name"], row["status"], row["submitted"], row["machine"])
+        for row in launcher.elsewhere()
+    )
+    return QueueAnswer(**vars(snapshot), owner=owner, other_machines=others)
+
+
+async def machine_answer(gate: Gate, launcher: Launcher) -> MachineAnswer:
+    """Return everything that can be measured and enforced here."""
+    machine = await gate.machine()
+    shown = machine.snapshot
+    return MachineAnswer(
+        ram=machine.ram,
+        devices=shown.devices,
+        unified=shown.unified,
+        readers=shown.readers,
+        attribution=shown.attribution,
+        reach=shown.reach,
+        runs=RunsKept(**launcher.kept()),
+        traits=shown.traits,
+        locks=shown.locks,
+        draining=shown.draining,
+        ignored_settings=shown.ignored_settings,
+        journal_fault=shown.journal_fault,
+        tick=shown.tick,
+        unmanaged=machine.unmanaged,
+    )

@@ -1,0 +1,182 @@
+"""The answers of the user API about runs, as in `answers`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jupyter_gpugate.core.estimates import Estimate
+from jupyter_gpugate.core.explaining.rows import ByResource, DeviceName, EpisodeCount, WaitReason
+from jupyter_gpugate.core.reports import Phase
+from jupyter_gpugate.server.http.answers import Status
+
+End = Literal["completed", "failed", "cancelled", "expired", "rejected", "oom", "lost"]
+#: JSON from a run's directory: its own program, or another version, may have written it.
+Stored = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SubmitAnswer:
+    """A run that was queued, or the earlier one with the same key.
+
+    With `Prefer: respond-async` there may be no run yet: `reading` sources, or `asking` the gate.
+    """
+
+    run_id: str | None
+    status: Status | Literal["reading", "asking"]
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run in a list of runs."""
+
+    run_id: str
+    name: str
+    status: Status
+    end: End | None
+    reason: str
+    submitted: float
+    ended: float | None
+    attempt: int
+    peaks: ByResource | None
+    machine: str | None = field(
+        metadata={"description": "The other machine to which it belongs, if any."}
+    )
+
+
+@dataclass(frozen=True)
+class RunsAnswer:
+    """A page of runs."""
+
+    runs: Sequence[RunRow]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True)
+class RunAnswer:
+    """One run: its record and its current state at the gate."""
+
+    run_id: str
+    name: str
+    status: Status
+    phase: Phase | Literal["ending"] | None
+    end: End | None
+    exit_reason: str
+    exit_code: int | None
+    oom_resource: str | None = field(
+        metadata={"description": "The memory that ran out: vram, ram or shm."}
+    )
+    oom_evidence: str | None = field(
+        metadata={"description": "The evidence, such as own_cap or device_full."}
+    )
+    attempt: int
+    reasons: tuple[WaitReason, ...]
+    estimate: Estimate | Stored | None
+    charges: ByResource
+    held: ByResource
+    basis: Mapping[str, str]
+    caps: ByResource
+    enforcement: str | None
+    devices: tuple[DeviceName, ...]
+    directory: str
+    output_tail: str
+    error: Stored | None
+    warnings: Sequence[Any]  # as the run's program has written them
+    peaks: ByResource
+    kill: Stored | None
+    position: int | None
+    eta_s: float | None
+    submitted: float
+    ended: float | None
+    cancel_requested: bool
+    detached: bool
+    visible: str = field(
+        metadata={"description": "The device mask of its notebook and what it leaves; else empty."}
+    )
+    machine: str | None = field(
+        metadata={"description": "The other machine to which it belongs, if any."}
+    )
+    episodes: EpisodeCount
+
+
+@dataclass(frozen=True)
+class QueuedRunAnswer(RunAnswer):
+    """A run that waits."""
+
+    waited_s: float = field(metadata={"description": "While it is queued."})
+
+
+@dataclass(frozen=True)
+class ActiveRunAnswer(RunAnswer):
+    """A run with a live attempt."""
+
+    started_s: float | None = field(metadata={"description": "While it is active."})
+    settled: Mapping[str, bool] = field(metadata={"description": "While it is active."})
+    pid: int | None = field(metadata={"description": "While it is active."})
+    episode: int = field(metadata={"description": "While it is active."})
+
+
+@dataclass(frozen=True)
+class OutputAnswer:
+    """A piece of a run's output."""
+
+    start: int = field(metadata={"alias": "from"})
+    next: int
+    text: str
+    ended: bool
+
+
+@dataclass(frozen=True)
+class CancelAnswer:
+    """The stop of a run."""
+
+    cancelled: bool
+    end: End
+    means: str
+    ms: int
+    survivors: Sequence[Any]  # as the supervisor has written them
+
+
+@dataclass(frozen=True)
+class DetachAnswer:
+    """The run is detached."""
+
+    detached: bool
+
+
+@dataclass(frozen=True)
+class DeleteAnswer:
+    """The run is gone."""
+
+    deleted: bool
+    left: str | None = field(metadata={"description": "Files that could not be removed, and why."})
+
+
+@dataclass(frozen=True)
+class EpisodesAnswer:
+    """The finished episodes of each attempt."""
+
+    episodes: Sequence[Stored]
+    episodes_left_out: int = field(
+        metadata={"description": "Number of earlier episodes that are not listed."}
+    )
+
+
+@dataclass(frozen=True)
+class StoryAnswer:
+    """The events of a run at the gate, in order."""
+
+    story: Sequence[dict[str, Any]]  # each kind of event has its own fields
+
+
+@dataclass(frozen=True)
+class ExportAnswer:
+    """Everything recorded about a run, except its environment and its values."""
+
+    spec: Stored
+    summary: Stored
+    episodes: Sequence[Stored]
+    episodes_left_out: int
+    output: str
+    story: Sequence[dict[str, Any]]  # each kind of event has its own fields
