@@ -49,7 +49,9 @@ class LeaseRequestHandler(LeaseHandler):
         message = self.read(RequestMessage)
         request = message.request
         if not _RUN_ID.fullmatch(request.run_id):
-            self._refuse(400, "bad_message", "request.run_id: is no id", field="request.run_id")
+            self._refuse(
+                400, "bad_message", "request.run_id: is not a run id", field="request.run_id"
+            )
             return
         request = replace(
             request,
@@ -57,7 +59,7 @@ class LeaseRequestHandler(LeaseHandler):
             setting=without_values(request.setting),
         )
         if request.gpus and not await come_to_know_gpus(self.gate):
-            self.fail(503, "starting", "the driver has not said yet which GPUs there are")
+            self.fail(503, "starting", "the driver has not listed the GPUs yet")
             return
         problem = impossible(self.gate.state, self.gate.sample, request)
         if problem is not None:
@@ -93,10 +95,10 @@ class LeaseRequestHandler(LeaseHandler):
             return None
         queued = {r: waiting.request for r, waiting in state.queue.items()} | self._asking
         if len(queued) >= state.traits.max_queued:
-            return f"{len(queued)} runs are queued here, the most this gate takes"
+            return f"{len(queued)} runs are queued here, the maximum of this gate"
         own = sum(1 for other in queued.values() if other.owner == request.owner)
         if own >= state.traits.max_queued_per_user:
-            return f"{own} of your runs are queued, the most that one user may have"
+            return f"{own} of your runs are queued, the maximum per user"
         return None
 
 

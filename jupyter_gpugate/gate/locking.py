@@ -56,7 +56,7 @@ def closes(gate: GateLoop, resource: str) -> frozenset[str]:
     words = name_of(inventory, resource)
     if not resources_of(inventory, resource):
         why = "shares the machine's memory" if inventory[resource].unified else "has no slices now"
-        problem = f"{words} {why}: a lock on it would keep no run out; lock the machine"
+        problem = f"{words} {why}: a lock on it would have no effect; lock the machine"
         raise Rejected("state", problem, resource=resource)
     readers = [health for health in gate.sample.readers if health.name == "gpu"]
     answers = any(health.fault is None and health.taken_at is not None for health in readers)
@@ -73,7 +73,7 @@ def refuse_hidden(
     seen = visible(mask, state.inventory)
     if seen is not None and resource != MACHINE and not seen.issuperset(closed):
         here = told(mask, state.inventory)
-        problem = f"resource: this notebook does not see {words_for(state, resource)}: {here}"
+        problem = f"resource: {words_for(state, resource)} is not visible to this notebook: {here}"
         raise Rejected("bad_request", problem, field="resource")
 
 
@@ -101,5 +101,5 @@ def refuse_closed_otherwise(state: GateState, resource: str) -> None:
     for lock in state.locks.values():
         if closed_by(state.inventory, resource) & closed_by(state.inventory, lock.resource):
             words, other = words_for(state, resource), words_for(state, lock.resource)
-            problem = f"{words} is closed by the lock on {other}: release that"
+            problem = f"{words} is locked with {other}: release that one"
             raise Rejected("state", problem, locked=lock.resource)

@@ -81,10 +81,10 @@ def _difference(names: str, cgroup: str, own: str) -> str:
         return ""
     words = f"the run cannot be moved into cgroup {cgroup} of its notebook"
     if lost:
-        words += f", whose limit of {min(lost.values()) >> 20:,} MB does not bind it"
+        words += f", so its limit of {min(lost.values()) >> 20:,} MB does not apply"
     if added:
         place = min(added, key=added.__getitem__)
-        words += f"; the {added[place] >> 20:,} MB of cgroup {place} do, in which the gate runs"
+        words += f"; the limit of {added[place] >> 20:,} MB of the gate's cgroup {place} applies"
     return words
 
 

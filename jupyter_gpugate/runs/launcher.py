@@ -154,7 +154,7 @@ class Launcher:
     async def submit(self, body: Mapping[str, Any]) -> tuple[str, bool]:
         """Queue a run: its id, and whether it is a new one.  Raises `Refused`."""
         if self._closing:
-            raise Refused(503, "stopping", "this host of the gate is ending", retry_after="1")
+            raise Refused(503, "stopping", "this gate is stopping", retry_after="1")
         if self._presence.queues_again():
             raise Refused(503, "starting", "older runs are queued again first", retry_after="1")
         _refuse_stranger(body.get("kernel") or {})
@@ -347,9 +347,9 @@ def _refuse_stranger(kernel: Mapping[str, Any]) -> None:
         raise Refused(
             400,
             "bad_request",
-            "kernel.boot_id: this notebook's kernel runs on another machine than the gate that it "
-            "found: have a gate where the kernel is (`jupyter gpugate serve --user` there), and "
-            "unset GPUGATE_USER_SOCKET if it leads here",
+            "kernel.boot_id: this notebook's kernel runs on another machine than this gate: start "
+            "a gate on the kernel's machine (`jupyter gpugate serve --user`), and unset "
+            "GPUGATE_USER_SOCKET there if it is set",
             field="kernel.boot_id",
             gate=boot_id(),
         )

@@ -46,7 +46,7 @@ def _take_over(staged: Path, place: Path, named: Sequence[str]) -> None:
     # The folder is moved, so it must be one that was made for this run.
     if staged.parts[-3:-1] != STAGING or staged.name == "..":
         raise NotStaged(
-            f"{staged} is not in a folder {'/'.join(STAGING)}: inputs elsewhere are not taken"
+            f"{staged} is not in a folder {'/'.join(STAGING)}: inputs elsewhere are refused"
         )
     try:
         with opened(staged) as folder:

@@ -216,7 +216,7 @@ def test_a_run_that_waits_for_its_own_notebook_is_told_so_first(executed: Execut
     told = text(notebook, "own-memory")
     first, second = re.findall(r"^because (.*)$", told, re.MULTILINE)
     assert first.startswith("this notebook itself holds")
-    assert re.match(r"needs [\d,]+ MB of RAM, ", second)
+    assert re.match(r"needs [\d,]+ MB of RAM; ", second)
     short = megabytes(told, "short")
     assert 0 < short <= megabytes(told, "held")
     # A need is rounded up, and what there is down.
@@ -258,7 +258,7 @@ def test_terminal_and_notebook_see_the_same_run(executed: Executed) -> None:
     card = text(notebook, "handle").splitlines()[0]
     assert card.startswith("long · ")
     assert card.endswith(f" · {run_id}")
-    assert text(notebook, "cancel").startswith(f"{run_id} is cancelled: stopped by ")
+    assert text(notebook, "cancel").startswith(f"{run_id} is cancelled: stopped ")
     assert text(notebook, "status") == "'cancelled'"
     assert re.search(r"RAM is measured: [\d,]+ MB free of", text(notebook, "doctor"))
 

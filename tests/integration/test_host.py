@@ -300,7 +300,7 @@ def test_while_the_driver_says_nothing_a_run_with_a_gpu_is_to_come_again(
 
     async def body(hosted: Hosted) -> None:
         asked = RequestMessage(request("gpu", gpus=1), run_side="another")
-        with pytest.raises(GateAway, match="the driver has not said yet which GPUs there are"):
+        with pytest.raises(GateAway, match="the driver has not listed the GPUs yet"):
             await hosted.lease.ask(asked)
         assert await hosted.is_empty()
         await hosted.granted("ram")

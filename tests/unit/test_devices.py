@@ -133,7 +133,7 @@ def test_locks_of_others_and_overlaps_are_heeded() -> None:
         refuse_another(locked, part, closes(seen, part), "ada")
     refuse_another(locked, part, closes(seen, part), "bob")
     refuse_another(locked, FIRST.uuid, closes(seen, FIRST.uuid), "ada")
-    with pytest.raises(Rejected, match="closed by the lock on GPU 2"):
+    with pytest.raises(Rejected, match="locked with GPU 2"):
         refuse_closed_otherwise(locked, part)
     refuse_closed_otherwise(locked, CUT.uuid)
     refuse_closed_otherwise(locked, FIRST.uuid)

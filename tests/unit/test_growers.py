@@ -64,7 +64,7 @@ def test_a_grower_is_told_by_how_much_it_grew_since_the_grant() -> None:
     assert grown == (Rise(Who("process", "", *OTHER), 12 * GB, 1001),)
     words = growth_words(state, GPU, grown, lambda one: f"pid {one.who.pid}")
     assert words == (
-        "GPU 0 (NVIDIA L4) ran short while it ran, as others there grew: pid 70 by 12,288 MB"
+        "GPU 0 (NVIDIA L4) ran short during the run, while others grew: pid 70 by 12,288 MB"
     )
 
 

@@ -32,9 +32,9 @@ MONITOR = ["/dev/null", "/dev/nvidiactl", "/dev/nvidia0"]
         pytest.param(INITIAL_NAMESPACE, {}, {40170}, "", id="the host itself"),
         pytest.param(CONTAINER, {7: CUDA}, {7}, "", id="a driver that translates"),
         pytest.param(CONTAINER, {7: CUDA}, {7, 40170}, "pid 40170", id="a number we lack"),
-        pytest.param(CONTAINER, {7: ["/dev/null"]}, {7}, "nothing proves", id="a namesake"),
-        pytest.param(CONTAINER, {7: MONITOR}, {7}, "nothing proves", id="a monitor's number"),
-        pytest.param(CONTAINER, {7: CUDA}, set(), "nothing proves", id="an empty list"),
+        pytest.param(CONTAINER, {7: ["/dev/null"]}, {7}, "it is not proven", id="a namesake"),
+        pytest.param(CONTAINER, {7: MONITOR}, {7}, "it is not proven", id="a monitor's number"),
+        pytest.param(CONTAINER, {7: CUDA}, set(), "it is not proven", id="an empty list"),
     ],
 )
 def test_pids_are_ours_only_when_something_proves_it(

@@ -200,8 +200,8 @@ def test_a_run_that_cannot_join_it_says_whose_limits_hold(
     home = home_of(kernel())
     assert (home.joins, home.memory) == ({}, "")
     assert home.note == (
-        "the run cannot be moved into cgroup /user/b of its notebook, whose limit of 3,000 MB does "
-        "not bind it; the 2,000 MB of cgroup /gate do, in which the gate runs"
+        "the run cannot be moved into cgroup /user/b of its notebook, so its limit of 3,000 MB "
+        "does not apply; the limit of 2,000 MB of the gate's cgroup /gate applies"
     )
     monkeypatch.setattr(os, "access", lambda path, _: "/user/b" not in path)
     (tree / "fs/user/b/cgroup.subtree_control").write_text("")

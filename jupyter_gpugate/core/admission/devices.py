@@ -38,7 +38,7 @@ def ignored_settings(state: GateState) -> tuple[str, ...]:
         if device is None:
             told.append(f"usable_vram_mb: no device here has the UUID {name!r}")
         elif not resources_of(state.inventory, name):
-            told.append(f"usable_vram_mb: {name} has no memory of its own to give")
+            told.append(f"usable_vram_mb: {name} has no memory of its own")
         elif device.mig_enabled:
-            told.append(f"usable_vram_mb: {name} is cut into slices: name those")
+            told.append(f"usable_vram_mb: {name} is divided into slices: name those")
     return tuple(told)

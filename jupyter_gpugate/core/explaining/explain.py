@@ -32,7 +32,7 @@ def growth_words(
     if len(listed) > _NAMED:
         words.append(f"others by {megabytes(sum(one.rise_bytes for one in listed[_NAMED:]))}")
     where = resource_words(state, resource)
-    return f"{where} ran short while it ran, as others there grew: {', '.join(words)}"
+    return f"{where} ran short during the run, while others grew: {', '.join(words)}"
 
 
 def _grower_words(one: Rise, name: Callable[[Rise], str]) -> str:

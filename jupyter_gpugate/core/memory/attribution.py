@@ -40,7 +40,7 @@ HUGE_PAGES = "huge_pages"
 NO_PROCESS_TABLE = "the process table cannot be read"
 FOREIGN_PIDS = "the driver counts processes in another PID namespace"
 NO_LIST = "the driver lists no processes for this device"
-EMPTY_LIST = "memory is in use, but the driver lists nobody: its processes are hidden from here"
+EMPTY_LIST = "memory is in use, but the driver lists no process: they are hidden from here"
 
 Claims = Mapping[Holder, int]
 

@@ -107,7 +107,7 @@ class GpuProbe:
         if doubt:
             detail["pid_namespace"] = doubt
         if took_s > SLOW_S:
-            detail["slow"] = f"the driver takes {took_s:.0f} s to tell of all GPUs"
+            detail["slow"] = f"the driver takes {took_s:.0f} s to report all GPUs"
         health = ReaderHealth("gpu", present, taken_at, fault, detail, took_s)
         return Answer(number, present, devices, health, not doubt)
 

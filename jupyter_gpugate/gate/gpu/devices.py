@@ -151,7 +151,7 @@ class DeviceTable:
     def _uuid(self, handle: Any) -> str:
         uuid = str(self.nvml.nvmlDeviceGetUUID(handle))
         if not uuid.startswith(("GPU-", "MIG-")):
-            raise NotAReadingError(f"the driver names a device {uuid!r}")
+            raise NotAReadingError(f"the driver reports a device with the UUID {uuid!r}")
         return uuid
 
     # -- what it shows ------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class DeviceTable:
             if before._replace(free_bytes=0) == after._replace(free_bytes=0):
                 break
         else:
-            raise NotAReadingError(f"the driver says {before}, then {after}")
+            raise NotAReadingError(f"the driver reports {before}, then {after}")
         if after.source == "nvml-v2":
             self._newer.add(slot)
         return Span(after._replace(free_bytes=min(before.free_bytes, after.free_bytes)), lists)

@@ -35,7 +35,7 @@ class PidNamespace:
                 if strangers:
                     return f"the driver lists pid {min(strangers)}, which is not in this container"
                 if not any(self._computes(pid) for pid in listed):
-                    return "in a container, and nothing proves that the driver lists its pids"
+                    return "in a container, and it is not proven that the driver lists its pids"
             self._proven = True
         return ""
 

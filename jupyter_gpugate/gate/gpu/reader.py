@@ -114,7 +114,7 @@ class GpuReader:
         except NoAnswerError:
             raise self._broken("crash", f"the GPU reader {await child.last_words()}") from None
         except ValueError as error:
-            raise self._broken("garbage", f"the GPU reader talks nonsense: {error}") from error
+            raise self._broken("garbage", f"the GPU reader sent invalid data: {error}") from error
 
     async def _start(self) -> ReaderProcess:
         if self._health.fault is not None and self._clock() < self._not_before:

@@ -177,7 +177,7 @@ class JournalFile:
                 f" knows {schema.SCHEMA_VERSION}): upgrade this one, or set another path"
             )
         if not empty and version < schema.SCHEMA_VERSION:
-            raise DamagedJournalError(f"no version ever wrote format {version}")
+            raise DamagedJournalError(f"unknown format {version}")
         found = self._pragma("quick_check(1)")
         if found != "ok":
             raise DamagedJournalError(str(found))

@@ -81,8 +81,8 @@ class Journal:
             aside = move_aside(path, wall())
             file = JournalFile(path)
             notice = (
-                f"the journal was damaged ({error}) and now lies in {aside}: the gate starts with"
-                " an empty one, and learns again what runs need"
+                f"the journal was damaged ({error}) and was moved to {aside}: the gate starts with"
+                " an empty one, and runs are measured again"
             )
         with suppress(JournalError):  # tried again at the next start; nothing of it is told
             scrub(file)
