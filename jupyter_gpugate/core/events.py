@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Optional, Union
 
+from jupyter_gpugate.core.endings import Stop
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.reports import (
     EndReport,
@@ -89,7 +90,8 @@ class Beat:
     peaks: Peaks = Peaks()
     episode: int = 0
     phase: Phase = Phase.RUNNING
-    stop_reason: str = ""
+    stop: Optional[Stop] = None
+    survivors: tuple[int, ...] = ()  # pids that SIGKILL has not ended yet
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional, Union
 
+from jupyter_gpugate.core.endings import Stop
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.queued import Queued
 from jupyter_gpugate.core.reports import Peaks, Phase, RunReport
@@ -104,7 +105,8 @@ class Live:
 class Stopping(Live):
     """The last stage of a lease: its processes are being stopped."""
 
-    stop_reason: str
+    stop: Stop
+    survivors: tuple[int, ...]  # pids that SIGKILL has not ended yet
 
 
 Stage = Union[Granted, Live, Stopping]

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Optional, TypeVar
 
+from jupyter_gpugate.core.endings import Stop
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.reports import EndReport, Peaks, Phase, RunEnd, RunReport
 from jupyter_gpugate.core.requests import Grant, Request
@@ -98,11 +99,17 @@ class Go:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Continue, or stop with a reason; the next heartbeat is due in so many seconds."""
+    """Continue, or stop for a reason; the next heartbeat is due in so many seconds."""
 
     verdict: str = "continue"
-    reason: str = ""
+    reason: str = ""  # of the stop, for supervisors that do not read `stop`
     next_in: float = HEARTBEAT_S
+    stop: Optional[Stop] = None
+
+    @classmethod
+    def to_stop(cls, stop: Stop) -> Verdict:
+        """Answer that the processes of the attempt are to be stopped."""
+        return cls("stop", stop.reason, stop=stop)
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
+from jupyter_gpugate.core.endings import End
 from jupyter_gpugate.core.evidence import Calibration
 from jupyter_gpugate.core.leases import Lingering, RunLease
 from jupyter_gpugate.core.queued import GroupKey, Queued
-from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.core.samples import Device, ProcessBytes, ProcessKey
 from jupyter_gpugate.core.shares import Attribution, Growth, Rise, Share
 
@@ -54,8 +54,7 @@ class Lock:
 class Ended:
     """The end of a run at the gate, kept for a while for its run side."""
 
-    end: RunEnd
-    reason: str
+    end: End
     at: float
     attempt: int = 0
     fence: int = 0

@@ -45,7 +45,7 @@ def _dominant_reason(state: GateState, decisions: Decisions, run_id: str) -> str
 
 def _end_of(state: GateState, run_id: str) -> GateEnd | None:
     ended = state.ended.get(run_id)
-    return GateEnd(ended.end, ended.reason, ended.attempt) if ended else None
+    return GateEnd(ended.end, ended.attempt) if ended else None
 
 
 def _queued(queued: Queued) -> Standing:

@@ -147,7 +147,7 @@ class PresenceHandler(LeaseHandler):
             and lease.terms.fence not in message.known
         ]
         ended = (
-            RunEnded(r, state.ended[r].end, state.ended[r].reason)
+            RunEnded(r, state.ended[r].end.kind, state.ended[r].end.reason)
             for r in message.run_ids
             if r in state.ended
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from jupyter_gpugate.core.endings import End
 from jupyter_gpugate.core.evidence import Track
 from jupyter_gpugate.core.explaining.rows import (
     ByResource,
@@ -19,7 +20,6 @@ from jupyter_gpugate.core.explaining.rows import (
     RunningRow,
     Snapshot,
 )
-from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.core.requests import Grant, Request
 from jupyter_gpugate.core.samples import ProcessKey, RamReading
 from jupyter_gpugate.proc import Caller
@@ -55,8 +55,7 @@ class Standing:
 class GateEnd:
     """The end of a run as recorded by the gate."""
 
-    end: RunEnd
-    reason: str
+    end: End
     attempt: int
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.endings import read_stop
 from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.messages import (
     FinishedMessage,
@@ -58,6 +59,7 @@ class HeartbeatHandler(LeaseHandler):
         if lease is None:
             return
         tree = self._vetted(message, lease)
+        stop, survivors = read_stop(message.stop_reason)
         if lease.live is None and tree:
             # The gate was killed between its "go" and the record of it.
             self.gate.post(
@@ -79,7 +81,8 @@ class HeartbeatHandler(LeaseHandler):
                 peaks=message.peaks,
                 episode=message.episode,
                 phase=message.phase,
-                stop_reason=message.stop_reason,
+                stop=stop,
+                survivors=survivors,
             )
         )
         self.reply(message, Verdict())

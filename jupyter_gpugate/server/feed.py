@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jupyter_gpugate.core.endings import cause_of
 from jupyter_gpugate.core.reports import Phase, RunEnd
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.port import Change, Gate, GateEnd, Standing
@@ -25,8 +25,6 @@ from jupyter_gpugate.runs.record import ACTIVE, ENDED, QUEUED, Record
 KEPT = 4096
 #: What a live attempt goes through, and how far each is on the way.
 WAY = (Phase.GRANTED.value, Phase.STARTING.value, Phase.RUNNING.value, Phase.STOPPING.value)
-#: A reason in words may name paths; these kinds of it never do.
-KIND = re.compile(r"[a-z_]+|exit \d+|signal \d+")
 
 
 @dataclass(frozen=True)
@@ -135,14 +133,14 @@ class Feed:
         if end is not None:
             self.ends[end] += 1
         over = Standing(before.name, ENDED, None, attempt)
-        self._tell(run_id, over, end=end, reason=kind_of(reason))
+        self._tell(run_id, over, end=end, reason=cause_of(reason))
 
     def _end_of(self, run_id: str, ended: GateEnd | None) -> tuple[str | None, str, int]:
         """Return a run's end, reason and attempt; of a deleted run as recorded by the gate."""
         record = self._launcher.find(run_id)
         if record is not None:
             return record.summary.get("end"), record.summary.get("reason", ""), record.attempt
-        return (ended.end.value, ended.reason, ended.attempt) if ended else (None, "", 0)
+        return (ended.end.kind.value, ended.end.reason, ended.attempt) if ended else (None, "", 0)
 
     def _tell(
         self, run_id: str, standing: Standing, *, end: str | None = None, reason: str = ""
@@ -157,12 +155,6 @@ def _way_between(passed: str, now: str) -> list[str]:
     begun = WAY.index(passed) + 1 if passed in WAY else 0
     way = WAY[begun : WAY.index(now) + 1]
     return [p for p in way if p == now or now != WAY[-1] or p != Phase.RUNNING.value]
-
-
-def kind_of(reason: str) -> str:
-    """Return a reason as a word for programs; empty for a sentence, which may name anything."""
-    kind = reason.partition(": ")[0]
-    return kind if KIND.fullmatch(kind) else ""
 
 
 def _is_over(record: Record | None) -> bool:

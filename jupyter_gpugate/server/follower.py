@@ -18,11 +18,12 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
+from jupyter_gpugate.core.endings import cause_of
 from jupyter_gpugate.gate.port import Standing
 from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, UnixClient
 from jupyter_gpugate.runs.record import ENDED
-from jupyter_gpugate.server.feed import WAY, kind_of
+from jupyter_gpugate.server.feed import WAY
 
 #: One question lasts so long where nothing happens.
 WAIT_S = 25.0
@@ -134,7 +135,7 @@ class Follower:
             run = {"status": ""}
         if run["status"] == ENDED:
             told = {name: run[name] for name in ("run_id", "name", "status", "phase", "attempt")}
-            self._tell({**told, "end": run["end"], "reason": kind_of(run["exit_reason"])})
+            self._tell({**told, "end": run["end"], "reason": cause_of(run["exit_reason"])})
         elif self._standings is not None and not run["status"]:
             self._standings.pop(run_id, None)
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.core.codec import from_json, to_json
+from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.core.messages import Refusal, Verdict
 from jupyter_gpugate.core.reports import EndReport, Peaks, RunReport
 from jupyter_gpugate.core.samples import ProcessKey
@@ -375,7 +376,7 @@ def test_a_fence_that_is_over_stops_the_tree(make: Make) -> None:
 def test_a_gate_may_say_stop_in_a_beat(make: Make) -> None:
     """The answer's reason becomes the end's."""
     attempt = make(argv=["sleep", "600"])
-    attempt.gate.replies["heartbeat"] = (200, to_json(Verdict("stop", "evicted")))
+    attempt.gate.replies["heartbeat"] = (200, to_json(Verdict.to_stop(Stop.of(StopKind.EVICTED))))
     end = attempt.start().end()
     assert (end["outcome"], end["reason"]) == ("evicted", "evicted")
 

@@ -98,7 +98,7 @@ class CheckedSimulation(Simulation):
 
     def _ends_stand(self) -> None:
         for run_id, ended in self.state.ended.items():
-            assert self._ended.setdefault(run_id, ended.end.value) == ended.end.value
+            assert self._ended.setdefault(run_id, ended.end.kind) is ended.end.kind
             assert run_id not in self.state.queue
             assert run_id not in self.state.leases
 

@@ -11,7 +11,7 @@ import pytest
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.local import LocalGate
-from jupyter_gpugate.server.feed import Feed, _way_between, kind_of
+from jupyter_gpugate.server.feed import Feed, _way_between
 from tests.kit.core_builders import NOW, gate, request, sample, start
 
 
@@ -29,24 +29,6 @@ from tests.kit.core_builders import NOW, gate, request, sample, start
 def test_no_step_is_left_out_and_none_invented(passed: str, now: str, way: list[str]) -> None:
     """Between two ticks a run may have gone further; one that is stopped early never ran."""
     assert _way_between(passed, now) == way
-
-
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        ("time_limit", "time_limit"),
-        ("exit 3", "exit 3"),
-        ("max_wait: GPU 0 is locked by ada", "max_wait"),
-        ("signal 9", "signal 9"),
-        ("", ""),
-        ("no such program: /home/ada/secret/eval", ""),
-        ("the notebook's kernel is gone", ""),
-        ("exit 3\n/home/ada", ""),
-    ],
-)
-def test_a_reason_in_words_is_not_told(reason: str, kind: str) -> None:
-    """An event names kinds; a sentence may hold a path and stays with the run."""
-    assert kind_of(reason) == kind
 
 
 class Told:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.endings import End
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.flow.draft import ENDED_KEPT
 from jupyter_gpugate.core.flow.lifecycle import apply
@@ -183,7 +184,7 @@ def test_how_an_attempt_ends_is_how_its_run_ends(outcome: AttemptOutcome) -> Non
     if outcome in (AttemptOutcome.EVICTED, AttemptOutcome.NOT_STARTED):
         assert standing_of(after) == "queued"
         return
-    assert after.ended["run"].end.value == outcome.value
+    assert after.ended["run"].end.kind.value == outcome.value
     again = apply(after, [ended(AttemptOutcome.FAILED), EVENTS["withdrawn"], EVENTS["requested"]])
     assert again.ended == after.ended
     assert standing_of(again) == "ended"
@@ -211,7 +212,7 @@ def test_a_grant_that_never_starts_ends_the_run_the_second_time() -> None:
     state = apply(made("granted"), [ended(AttemptOutcome.NOT_STARTED)])
     state = apply(state, [ev.Granted(LATER, grant(fence=2))])
     state = apply(state, [ev.Finished(LATER, "run", 2, EndReport(AttemptOutcome.NOT_STARTED))])
-    assert (state.ended["run"].end, state.ended["run"].reason) == (RunEnd.FAILED, "never_started")
+    assert state.ended["run"].end == End(RunEnd.FAILED, "never_started")
 
 
 def test_fences_only_grow() -> None:
@@ -237,7 +238,7 @@ def test_nothing_of_another_boot_lives() -> None:
     state = apply(state, [finish(state, "gone"), ev.Granted(NOW, grant("granted", fence=9))])
     assert state.lingering
     after = apply(state, [ev.Restarted(LATER, "another-boot")])
-    assert (after.ended["live"].end, after.ended["live"].reason) == (RunEnd.LOST, "reboot")
+    assert after.ended["live"].end == End(RunEnd.LOST, "reboot")
     assert list(after.queue) == ["granted"]
     assert after.queue["granted"].unstarted_grants == 0
     assert not after.lingering

@@ -6,6 +6,7 @@ import pytest
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Check
+from jupyter_gpugate.core.endings import End
 from jupyter_gpugate.core.reports import AttemptOutcome, RunEnd
 from jupyter_gpugate.core.requests import Basis, Hints, Setting
 from jupyter_gpugate.core.resources import GB, MACHINE, MB, RAM
@@ -391,12 +392,12 @@ def test_a_run_that_hits_its_own_cap_is_given_more_the_next_time() -> None:
     large = Behaviour(20, vram=ramp(16 * GB, after_s=3))
     first = simulation.submit("large", large, setting=TORCH)
     ended(simulation, first)
-    assert simulation.state.ended[first].end is RunEnd.OOM
+    assert simulation.state.ended[first].end.kind is RunEnd.OOM
     second = simulation.submit("large", large, setting=TORCH)
     ended(simulation, second)
     simulation.step()
     assert simulation.granted[-1][1].charges[GPU] == 18 * GB
-    assert simulation.state.ended[second].end is RunEnd.COMPLETED
+    assert simulation.state.ended[second].end.kind is RunEnd.COMPLETED
     third = simulation.submit("large", large, setting=TORCH)
     simulation.step()
     assert simulation.granted[-1][1].run_id == third
@@ -415,7 +416,7 @@ def test_a_run_whose_processes_are_gone_is_lost_and_charged_until_then() -> None
     simulation.steps(10)
     assert why(simulation, waits) is Check.FIT
     simulation.until(lambda: waits in simulation.runs, most=20)
-    assert simulation.state.ended[run_id].end is RunEnd.LOST
+    assert simulation.state.ended[run_id].end.kind is RunEnd.LOST
 
 
 def test_grants_that_reach_nobody_go_back_once_and_then_fail() -> None:
@@ -427,7 +428,7 @@ def test_grants_that_reach_nobody_go_back_once_and_then_fail() -> None:
     assert [grant.run_id for _, grant in simulation.granted] == [run_id, run_id]
     simulation.until(lambda: run_id in simulation.state.ended, most=40)
     ended_so = simulation.state.ended[run_id]
-    assert (ended_so.end, ended_so.reason) == (RunEnd.FAILED, "never_started")
+    assert ended_so.end == End(RunEnd.FAILED, "never_started")
 
 
 def test_requests_of_an_absent_run_side_are_parked_in_their_place() -> None:

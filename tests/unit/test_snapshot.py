@@ -12,6 +12,7 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.codec import ProtocolError, to_json
 from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.explaining.snapshot import (
     inputs_of,
@@ -115,7 +116,7 @@ def test_external_holders_are_listed_with_whose_and_how_old_they_are() -> None:
 def test_a_running_row_has_all_that_the_gate_knows_of_it() -> None:
     """Who, what, by which rung, what it holds, since when, and whether it is being stopped."""
     state, seen = measured()
-    stop = beat(state, at=NOW, stop_reason="cancelled (kill_pending: 7)", episode=3)
+    stop = beat(state, at=NOW, stop=Stop.of(StopKind.CANCELLED), survivors=(7,), episode=3)
     (row,) = shown(apply(state, [stop]), seen)["running"]
     assert (row["run_id"], row["owner"], row["name"]) == ("run", "ada", "eval")
     assert row["admit_basis"] == {RAM: "calibrated", GPU: "calibrated"}

@@ -197,8 +197,8 @@ def test_after_a_gap_everybody_gets_one_fresh_time_to_live() -> None:
     last = tick(
         replace(later.written(), ticked_at=NOW + 615), at=NOW + 616, last=later.decisions
     ).written()
-    assert last.ended["waits"].end.value == "expired"
-    assert last.ended["run"].end.value == "lost"
+    assert last.ended["waits"].end.kind.value == "expired"
+    assert last.ended["run"].end.kind.value == "lost"
 
 
 def test_a_regular_beat_is_no_gap() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from jupyter_gpugate.core.admission.devices import ignored_settings
 from jupyter_gpugate.core.admission.room import Room, earmark, rooms
 from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.endings import write_stop
 from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.explaining.inputs import inputs_of, replay
 from jupyter_gpugate.core.explaining.rows import (
@@ -78,7 +79,7 @@ def running_row(state: GateState, lease: RunLease, now: float) -> RunningRow:
     request, terms, live = lease.request, lease.terms, lease.live
     resources = sorted({*lease.charges, *lease.usage})
     elsewhere = (u for u in lease.usage if u not in (RAM, *terms.devices) and lease.held(u))
-    stop = live.stop_reason if isinstance(live, Stopping) else ""
+    stopping = live if isinstance(live, Stopping) else None
     return RunningRow(
         run_id=lease.run_id,
         name=request.family.name,
@@ -102,9 +103,9 @@ def running_row(state: GateState, lease: RunLease, now: float) -> RunningRow:
         pid=live.process.pid if live else None,
         tree=live.reported.tree if live else (),
         overdue=live is not None and now - live.reported.at > state.traits.lease_ttl_s,
-        stop_reason=stop,
-        cancel_requested=stop.startswith("cancelled"),
-        kill_pending="kill_pending" in stop,
+        stop_reason=write_stop(stopping.stop, stopping.survivors) if stopping else "",
+        cancel_requested=stopping is not None and stopping.stop.is_cancel,
+        kill_pending=stopping is not None and bool(stopping.survivors),
         episodes=EpisodeCount(live.reported.episode if live else 0, request.setting.episodes),
         started_s=now - live.started_at if live else None,
         mapped_bytes=live.reported.report.mapped_bytes if live else None,

@@ -1,4 +1,5 @@
-"""Runs in any process; may import core, core.memory, core.learning, core.admission, core.explaining.
+"""Runs in any process; may import core, core.memory, core.learning, core.admission,
+core.explaining.
 
 From one state to the next: a tick, the transitions, and limits that have passed.
-"""  # noqa: E501 - a test reads the first line
+"""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Decisions
+from jupyter_gpugate.core.endings import End
 from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.leases import Live
 from jupyter_gpugate.core.memory.lingering import is_there
@@ -52,8 +53,9 @@ def _expired(state: GateState, last: Decisions, now: float) -> Iterable[ev.Event
         queued = state.queue[run_id]
         if now >= deadline and (now >= state.patient_until or queued.submitted_at > back_at):
             reasons = last.reasons_of(queued.key)
-            why = f"max_wait: {explain(state, reasons[0])}" if reasons else "max_wait"
-            yield ev.Withdrawn(now, run_id, RunEnd.EXPIRED, why)
+            waited_for = explain(state, reasons[0]) if reasons else ""
+            end = End(RunEnd.EXPIRED, "max_wait", waited_for)
+            yield ev.Withdrawn(now, run_id, end.kind, end.reason)
 
 
 def _is_lost(state: GateState, own: Holder, live: Live, sample: Sample, now: float) -> bool:

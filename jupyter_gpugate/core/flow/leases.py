@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Optional
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.endings import End, Stop, StopKind
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.flow.draft import Draft, handlers, on
 from jupyter_gpugate.core.learning.needs import estimate_for
@@ -100,7 +101,7 @@ def _declined(draft: Draft, event: ev.Declined) -> None:
     if event.end is None:
         _queue_unstarted(draft, lease)
     else:
-        _end(draft, lease, Ended(event.end, event.reason, event.at))
+        _end(draft, lease, Ended(End.of(event.end, event.reason), event.at))
 
 
 def _queue_unstarted(draft: Draft, lease: RunLease) -> None:
@@ -123,7 +124,7 @@ def _end(draft: Draft, lease: RunLease, ended: Ended, last: Peaks = Peaks()) -> 
         fence=lease.terms.fence,
         peaks=_peaks_of(lease.live, last),
     )
-    if ended.end in FAILURES:
+    if ended.end.kind in FAILURES:
         ended = replace(ended, charges=lease.charges, others=lease.others, grown=lease.grown)
     draft.end(lease.run_id, ended)
 
@@ -165,17 +166,22 @@ def _beat(draft: Draft, event: ev.Beat) -> None:
     workers = lease.request.setting.workers
     live = replace(lease.live, reported=_reported(lease.live, event, workers))
     if isinstance(live, Stopping):
-        live = replace(live, stop_reason=event.stop_reason or live.stop_reason)
-    elif event.phase is Phase.STOPPING or event.stop_reason:
-        live = Stopping(
-            live.process,
-            live.boot_id,
-            live.started_at,
-            live.reported,
-            live.measured,
-            event.stop_reason,
-        )
+        live = replace(live, stop=event.stop or live.stop, survivors=event.survivors)
+    elif event.phase is Phase.STOPPING or event.stop:
+        live = _stopping(live, event.stop or Stop.of(StopKind.ENDED), event.survivors)
     draft.keep(replace(lease, stage=live))
+
+
+def _stopping(live: Live, stop: Stop, survivors: tuple[int, ...]) -> Stopping:
+    return Stopping(
+        process=live.process,
+        boot_id=live.boot_id,
+        started_at=live.started_at,
+        reported=live.reported,
+        measured=live.measured,
+        stop=stop,
+        survivors=survivors,
+    )
 
 
 def _reported(live: Live, event: ev.Beat, workers: int) -> Reported:
@@ -254,12 +260,13 @@ def _finished(draft: Draft, event: ev.Finished) -> None:
     outcome = event.end.outcome
     end, unstarted_grants = RUN_END[outcome], lease.attempt.queued.unstarted_grants
     if end is not None:
-        ended = Ended(end, event.end.reason, event.at, evidence=event.end.oom_evidence)
+        known = End.of(end, event.end.reason)
+        ended = Ended(known, event.at, evidence=event.end.oom_evidence)
         _end(draft, lease, ended, event.end.peaks)
     elif outcome is AttemptOutcome.EVICTED:
         _queue_again(draft, lease, lease.attempt.number, unstarted_grants)
     elif unstarted_grants:
-        _end(draft, lease, Ended(RunEnd.FAILED, "never_started", event.at))
+        _end(draft, lease, Ended(End(RunEnd.FAILED, "never_started"), event.at))
     else:
         _queue_unstarted(draft, lease)
     if lease.live is not None:
@@ -310,7 +317,7 @@ def _restarted(draft: Draft, event: ev.Restarted) -> None:
             queued = lease.attempt.queued
             _queue_again(draft, lease, lease.attempt.number - 1, queued.unstarted_grants)
         elif lease.live and lease.live.boot_id not in ("", event.boot_id):
-            _end(draft, lease, Ended(RunEnd.LOST, "reboot", event.at))
+            _end(draft, lease, Ended(End(RunEnd.LOST, "reboot"), event.at))
     for key, lingering in list(draft.lingering.rows.items()):
         if rebooted:
             del draft.lingering.own()[key]

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Optional
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.endings import End
 from jupyter_gpugate.core.flow import leases, registry
 from jupyter_gpugate.core.flow.draft import Draft, Handler, handlers, on
 from jupyter_gpugate.core.queued import Queued
@@ -37,13 +38,13 @@ def _requested(draft: Draft, event: ev.Requested) -> None:
 
 
 def _withdrawn(draft: Draft, event: ev.Withdrawn) -> None:
-    run_id = event.run_id
+    run_id, end = event.run_id, End.of(event.end, event.reason)
     lease = draft.leases.rows.get(run_id)
     if lease is not None and lease.live is None:
         del draft.leases.own()[run_id]
-        draft.end(run_id, Ended(event.end, event.reason, event.at, lease.attempt.number))
+        draft.end(run_id, Ended(end, event.at, lease.attempt.number))
     elif draft.dequeue(run_id) is not None:
-        draft.end(run_id, Ended(event.end, event.reason, event.at))
+        draft.end(run_id, Ended(end, event.at))
 
 
 def _present(draft: Draft, event: ev.Present) -> None:

@@ -107,7 +107,7 @@ def is_short(left_bytes: int, charge_bytes: int, free_bytes: int) -> bool:
 def who_grew(state: GateState, sample: Sample, run_id: str) -> dict[str, tuple[Rise, ...]]:
     """Return who grew, by resource that a failed run lacked; up to this sample if it is newer."""
     ended = state.ended.get(run_id)
-    if ended is None or ended.end not in FAILURES or ended.evidence == "own_cap":
+    if ended is None or ended.end.kind not in FAILURES or ended.evidence == "own_cap":
         return {}
     told = dict(ended.grown)
     for resource, before in ended.others.items():
