@@ -150,7 +150,9 @@ RUN_OPTIONS: Final = (
     # Recorded, like the class: help offers neither before it has an effect.
     _option("--evictable", action="store_true", help=SUPPRESS),
     _option("--exclusive", action="store_true", help="no other run of yours on its GPUs"),
-    _option("--max-wait", type=duration, metavar="TIME", help="give up after this wait"),
+    _option(
+        "--max-wait", type=duration, metavar="TIME", help="give up if it has not started by then"
+    ),
     _option("--time-limit", type=duration, metavar="TIME", help="stop the run after this long"),
     _option(
         "--drop-env",

@@ -32,7 +32,7 @@ def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:
     """Describe in sentences everything that can be measured and enforced here."""
     yield "measured", [[line] for line in _measured(answer)]
     yield "enforced", [[line] for line in _ENFORCED]
-    yield "how long runs live", [[line] for line in _LIVES]
+    yield "lifetime of runs", [[line] for line in _LIVES]
     runs = answer.get("runs")
     if runs:
         yield "stored on disk", [[line] for line in words.kept(runs)]

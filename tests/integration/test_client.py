@@ -91,6 +91,16 @@ def test_a_socket_is_named_by_an_absolute_path(
     assert gate.asked == []
 
 
+def test_a_socket_path_that_is_too_long_names_the_limit(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice is a shorter path, and not to set the variable, which is set already."""
+    monkeypatch.setenv(SOCKET_VARIABLE, str(runtime / ("a" * 107)))
+    shorter = rf"the limit is 107\): set {SOCKET_VARIABLE} to a shorter path"
+    with pytest.raises(UnsafePath, match=shorter):
+        user_socket()
+
+
 @pytest.mark.parametrize("named", ["missing", "dead", "anothers", "open", "no folder"])
 def test_a_socket_that_the_user_named_is_the_gates_or_an_error(
     named: str, gate: GateStandIn, runtime: Path, monkeypatch: pytest.MonkeyPatch

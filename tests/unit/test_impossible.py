@@ -66,7 +66,7 @@ def test_more_devices_than_there_are() -> None:
     assert none is not None
     assert (
         none.message
-        == "gpus: the run asks for 1, but this machine has no GPU: ask for 0, or leave it out"
+        == "gpus: the run asks for 1 GPU, but this machine has no GPU: ask for 0, or leave it out"
     )
 
 

@@ -53,11 +53,12 @@ def _devices(state: GateState, request: Request) -> Optional[Impossible]:
         return None
     fix = f"{most} at most" if most else "0, or leave it out"
     has = {0: "no GPU", 1: "1 GPU"}.get(most, f"{most} GPUs of one model")
+    asked = "1 GPU" if request.gpus == 1 else f"{request.gpus} GPUs"
     mask = told(request.visible, state.inventory)
     here = f"{mask} to this notebook" if mask and _counts(state) else f"this machine has {has}"
     return Impossible(
         "gpus",
-        f"gpus: the run asks for {request.gpus}, but {here}: ask for {fix}",
+        f"gpus: the run asks for {asked}, but {here}: ask for {fix}",
         {"asked": request.gpus, "present": most},
     )
 
