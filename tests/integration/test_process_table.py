@@ -385,7 +385,7 @@ def in_namespaces(script: str, *flags: str) -> str:
 
 REUSE = """
 import ctypes, os, signal, sys
-from jupyter_gpugate.gate.process_table import ProcessTable
+from jupyter_gpugate.gate.machine.process_table import ProcessTable
 
 def start(megabytes):
     ready, done = os.pipe()
@@ -431,7 +431,7 @@ def test_number_given_again_is_another_process() -> None:
 
 HIDDEN = """
 import ctypes, os, signal, subprocess
-from jupyter_gpugate.gate.machine import MachineReader
+from jupyter_gpugate.gate.machine.reader import MachineReader
 
 subprocess.run(["mount", "-t", "proc", "-o", "hidepid={level}", "proc", "/proc"], check=True)
 whole = MachineReader().read()
@@ -474,8 +474,8 @@ def test_walk_within_few_descriptors() -> None:
     """A process that may open few files walks the same table, and can still open files after it."""
     script = """
     import os, resource
-    from jupyter_gpugate.gate.process_table import ProcessTable
-    from jupyter_gpugate.gate.statm_files import descriptor_budget
+    from jupyter_gpugate.gate.machine.process_table import ProcessTable
+    from jupyter_gpugate.gate.machine.statm_files import descriptor_budget
     table = ProcessTable()
     whole = set(table.walk())
     table.close()
