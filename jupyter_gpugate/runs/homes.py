@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jupyter_gpugate.proc import boot_id, start_ticks
-from jupyter_gpugate.programs.supervisor.main import cgroup_directory, memberships
+from jupyter_gpugate.programs.supervisor.cgroups import cgroup_directory, memberships
 
 _LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")
 _MACHINE_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

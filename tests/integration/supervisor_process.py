@@ -23,7 +23,7 @@ import pytest
 import jupyter_gpugate.programs
 from jupyter_gpugate.core.codec import ProtocolError, from_json, to_json
 from jupyter_gpugate.core.messages import MESSAGES, Go, Recorded, Verdict
-from jupyter_gpugate.programs.supervisor import main as supervisor
+from jupyter_gpugate.programs.supervisor.cgroups import cgroup_directory
 
 PROGRAMS = Path(jupyter_gpugate.programs.__file__).parent
 PATIENCE_S = 60.0
@@ -223,7 +223,7 @@ class Attempt:
         for pid in self.tagged():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        cgroup = Path(supervisor.cgroup_directory("") or "", f"gpugate-{self.run_id}-1")
+        cgroup = Path(cgroup_directory("") or "", f"gpugate-{self.run_id}-1")
         if cgroup.exists():  # a killed supervisor could not take it away
             empty(cgroup)
             cgroup.rmdir()

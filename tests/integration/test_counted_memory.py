@@ -14,7 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.programs.supervisor import main as sv
+from jupyter_gpugate.programs.supervisor import meter as meter_module
+from jupyter_gpugate.programs.supervisor.clock import awake_time
+from jupyter_gpugate.programs.supervisor.memory import Reading, memory_mounts, read_memory
+from jupyter_gpugate.programs.supervisor.memory_files import MemoryFiles
+from jupyter_gpugate.programs.supervisor.meter import RamMeter
 from tests.integration.supervisor_process import Attempt, attempts, python, until
 from tests.kit.headless_process import code as headless_code
 
@@ -37,7 +41,7 @@ def make() -> Iterator[Make]:
 def in_memory() -> Iterator[Path]:
     """Name a file in shared memory that is gone after the test."""
     path = SHM / f"gpugate-test-{os.getpid()}"
-    if not SHM.is_dir() or sv.memory_mounts().get(SHM.stat().st_dev) is None:
+    if not SHM.is_dir() or memory_mounts().get(SHM.stat().st_dev) is None:
         pytest.skip("needs a file system in memory at /dev/shm")
     yield path
     for left in SHM.glob(f"{path.name}*"):
@@ -120,7 +124,7 @@ def test_what_a_run_writes_to_its_own_files_proves_nothing_of_others(
     own, other = f"{in_memory}-own", f"{in_memory}-other"
     end = "" if keeps_open else "\nfile.close()"
     code = f"{FILL}file = open({own!r}, 'wb'); fill(file); file.flush(); print(flush=True); input()"
-    files = sv.MemoryFiles(time.time())
+    files = MemoryFiles(time.time())
     with subprocess.Popen(
         [sys.executable, "-c", f"{code}{end}\nprint(flush=True); input()"],
         stdin=subprocess.PIPE,
@@ -152,7 +156,7 @@ def test_a_writer_that_was_not_in_the_list_yet_is_found_at_the_next_look(in_memo
     ) as program:
         assert program.stdin
         assert program.stdout
-        files = sv.MemoryFiles(time.time())
+        files = MemoryFiles(time.time())
         files.look([0, program.pid])
         program.stdin.write(b"\n")
         program.stdin.flush()
@@ -197,7 +201,7 @@ def test_a_run_held_at_least_what_it_leaves_in_memory(in_memory: Path) -> None:
                 print(flush=True)
                 sys.stdin.readline()
         """
-    meter = sv.RamMeter(sv.MemoryFiles(time.time()))
+    meter = RamMeter(MemoryFiles(time.time()))
     writer = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(source)],
         stdin=subprocess.PIPE,
@@ -207,7 +211,7 @@ def test_a_run_held_at_least_what_it_leaves_in_memory(in_memory: Path) -> None:
         assert writer.stdin is not None
         assert writer.stdout is not None
         writer.stdout.readline()
-        meter.read([os.getpid(), writer.pid], sv.awake_time())
+        meter.read([os.getpid(), writer.pid], awake_time())
         assert set(meter.files.sizes.values()) == {80 * MB} if meter.files else False
         meter.peak = 0  # of the tree, this test with it
         writer.communicate(b"\n\n")
@@ -326,7 +330,7 @@ def test_locked_file_pages_are_held_and_others_are_not(
         assert program.stdin
         assert program.stdout
         program.stdout.readline()
-        reading = sv.read_memory(program.pid)
+        reading = read_memory(program.pid)
         program.stdin.close()
     assert reading is not None
     assert most * MB <= reading.held < (most + 40) * MB
@@ -350,7 +354,7 @@ def test_a_file_locked_by_several_is_held_once(tmp_path: Path) -> None:
     for program in programs:
         assert program.stdout
         program.stdout.readline()
-    readings = [sv.read_memory(program.pid) for program in programs]
+    readings = [read_memory(program.pid) for program in programs]
     for program in programs:
         program.communicate()
     total = sum(reading.held for reading in readings if reading is not None)
@@ -362,10 +366,10 @@ def test_only_huge_pages_beyond_the_reserved_pool_are_held(
     monkeypatch: pytest.MonkeyPatch, surplus: int, charged: int
 ) -> None:
     """A reserved pool is out of what is available, used or not; surplus pages come out of that."""
-    monkeypatch.setattr(sv, "surplus_huge_pages", lambda: surplus * MB)
-    pages = sv.Reading(10 * MB, 0, 20 * MB, exact=True, huge=100 * MB)
-    monkeypatch.setattr(sv, "read_memory", lambda _: pages)
-    meter = sv.RamMeter()
+    monkeypatch.setattr(meter_module, "surplus_huge_pages", lambda: surplus * MB)
+    pages = Reading(10 * MB, 0, 20 * MB, exact=True, huge=100 * MB)
+    monkeypatch.setattr(meter_module, "read_memory", lambda _: pages)
+    meter = RamMeter()
     meter.read([1, 2], 0.0)
     assert (meter.held, meter.shared) == ((20 + charged) * MB, charged * MB)
 

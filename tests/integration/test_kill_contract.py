@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.programs.supervisor import main as sv
+from jupyter_gpugate.programs.supervisor.cgroups import cgroup_directory
+from jupyter_gpugate.programs.supervisor.processes import stat_fields
 from tests.integration.supervisor_process import Attempt, attempts, limited_cgroup, python, until
 
 Make = Callable[..., Attempt]
@@ -104,7 +105,7 @@ def test_a_cgroup_of_the_runs_own_is_killed_whole(make: Make) -> None:
     tree = attempt.gate.wait_for("heartbeat", lambda beat: len(beat["tree"]) >= 6)["tree"]
     places = Path(f"/proc/{tree[1][0]}/cgroup").read_text().splitlines()
     own = next((p.split("::")[1] for p in places if p.startswith("0::")), "")
-    parent = sv.cgroup_directory("")
+    parent = cgroup_directory("")
     if attempt.run_id not in own or parent is None:
         pytest.skip("needs the right to make a v2 cgroup")
     cgroup = Path(parent) / Path(own).name
@@ -161,7 +162,7 @@ def test_a_tree_that_takes_the_hint_is_not_killed(make: Make) -> None:
     attempt = make(argv=python(tidy), grace_s=600.0).start()
     lines(attempt, 2)
     pids = [int(line.split()[0]) for line in attempt.output().splitlines()]
-    until(lambda: any(sv.stat_fields(pid)[0] == b"T" for pid in pids), "the stop")
+    until(lambda: any(stat_fields(pid)[0] == b"T" for pid in pids), "the stop")
     attempt.stop("cancelled")
     assert attempt.end()["outcome"] == "cancelled"
     assert attempt.output().count("tidied\n") == 2

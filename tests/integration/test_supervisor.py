@@ -20,7 +20,7 @@ from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.core.messages import Refusal, Verdict
 from jupyter_gpugate.core.reports import EndReport, Peaks, RunReport
 from jupyter_gpugate.core.samples import ProcessKey
-from jupyter_gpugate.programs.supervisor import main as supervisor
+from jupyter_gpugate.programs.supervisor.cgroups import cgroup_directory, memberships
 from tests.integration.supervisor_process import (
     PATIENCE_S,
     TOUCH,
@@ -670,8 +670,8 @@ def test_a_kill_by_the_kernel_is_told_from_any_other(make: Make) -> None:
 def test_a_run_lives_in_the_cgroup_of_its_notebook(make: Make, controller: str) -> None:
     """The supervisor joins it with all of the run, in the tree of version 2 and in those of 1."""
     cgroup = f"/gpugate-joined-{os.getpid()}"
-    names = [n for n in supervisor.memberships("self") if controller in n.split(",")]
-    folder = supervisor.cgroup_directory(controller, cgroup)
+    names = [n for n in memberships("self") if controller in n.split(",")]
+    folder = cgroup_directory(controller, cgroup)
     needs(bool(names and folder), "such a hierarchy")
     try:
         Path(str(folder)).mkdir()

@@ -11,7 +11,7 @@ import pytest
 import jupyter_gpugate
 from jupyter_gpugate.faces import tables
 from jupyter_gpugate.gate import clock
-from jupyter_gpugate.programs.supervisor import main as supervisor
+from jupyter_gpugate.programs.supervisor import clock as supervisor
 
 PACKAGE = Path(jupyter_gpugate.__file__).parent
 
