@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sqlite3
 import subprocess
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.fake_nvml import GB, HOLDER, StandIn
+from tests.acceptance.evaluations import MB, evaluation, holds, vram
+from tests.fake_nvml import GB, StandIn
 from tests.kit.attribution_oracle import Oracle
-from tests.kit.real_server import Places, Served, until
-
-MB = 1 << 20
-
-
-def evaluation(gb: float, release: Path | None = None, ram_mb: int = 0) -> str:
-    """A cell that holds so much of its GPU, and ends once a file appears."""
-    wait = f"while not os.path.exists({str(release)!r}):\n    time.sleep(0.05)\n" if release else ""
-    return (
-        "import os, runpy, time\n"
-        f"ram = bytearray({ram_mb << 20})\n"
-        f"hold_gpu = runpy.run_path({str(HOLDER)!r})['hold_gpu']\n"
-        f"hold_gpu(0, {int(gb * GB)})\n"
-        "time.sleep(2.5)  # long enough for the gate to see it once\n"
-        f"{wait}print('done')\n"
-    )
-
-
-def vram(numbers: dict[str, Any]) -> int:
-    """The number of the one GPU among numbers by resource."""
-    (value,) = [v for resource, v in numbers.items() if resource != "ram"]
-    return int(value)
+from tests.kit.real_server import Served, until
 
 
 def grant_of(server: Served, run_id: str) -> dict[str, Any]:
@@ -46,11 +23,6 @@ def grant_of(server: Served, run_id: str) -> dict[str, Any]:
     (granted,) = [entry for entry in story if entry["event"] == "granted"]
     grant: dict[str, Any] = granted["grant"] | {"at": granted["at"]}
     return grant
-
-
-def holds(server: Served, run_id: str, uuid: str, held: int) -> bool:
-    """Whether the gate sees a run hold just so much of a device."""
-    return bool(server.run(run_id)["held"].get(uuid) == held)
 
 
 def start_together(server: Served, *submits: Callable[[], str]) -> list[str]:
@@ -140,39 +112,6 @@ def test_two_devices_take_one_run_each(
         assert server.output(run).split()[-1] == uuid
 
 
-@pytest.mark.behaviour(31, 38, 61, 62, 53, 54)
-@pytest.mark.usefixtures("stand_in")
-def test_hints_stand_until_a_measurement_replaces_them(server: Served) -> None:
-    """Hints gate GPU memory and RAM alike, survive edits, and give way to what was measured; an
-    edit, but not a comment, makes the numbers unknown again.
-    """
-    hints = {"vram_bytes": 3 * GB, "ram_bytes": GB}
-    source = evaluation(2)
-    row = server.completed("hinted", source, hints=hints)
-    assert set(row["basis"].values()) == {"hint"}
-    assert vram(row["charges"]) == 3 * GB + int(0.1 * 3 * GB) + 1 + 64 * MB
-    assert row["charges"]["ram"] == GB + 256 * MB
-
-    commented = source + "# a comment\n"
-    answer = server.ask(
-        "POST", "/estimate", {"name": "hinted", "source": commented, "hints": hints}
-    )
-    origins = {term["resource"]: term["origin"] for term in answer.json["terms"]}
-    assert origins == {"vram": "measured", "ram": "measured"}
-
-    edited = source + "x = 1\n"
-    answer = server.ask("POST", "/estimate", {"name": "hinted", "source": edited, "hints": hints})
-    origins = {term["resource"]: term["origin"] for term in answer.json["terms"]}
-    assert origins == {"vram": "hint", "ram": "hint"}
-
-    half = {"name": "hinted", "source": edited, "hints": {"ram_bytes": GB}}
-    answer = server.ask("POST", "/estimate", half).json
-    assert answer["total_bytes"] == {"ram": GB + 256 * MB, "vram": None}
-    assert answer["known_bytes"]["vram"] == 0
-    assert answer["missing"] == ["vram:run"]
-    assert answer["max_workers"] is None
-
-
 @pytest.mark.behaviour(32, 33)
 @pytest.mark.usefixtures("stand_in")
 def test_one_unmeasured_run_settles_on_a_device_at_a_time(server: Served, tmp_path: Path) -> None:
@@ -249,29 +188,6 @@ def test_a_large_run_is_not_passed_for_ever(start: Callable[..., Served], tmp_pa
     assert order == sorted(order)
 
 
-@pytest.mark.behaviour(26, 28, 119)
-def test_a_device_that_cannot_be_measured_goes_by_declared_numbers(
-    stand_in: StandIn, start: Callable[..., Served], tmp_path: Path
-) -> None:
-    """Unmeasurable is unknown, not 0 and not unlimited; with usable_vram_mb, sums of hints gate."""
-    uuid = stand_in.uuid(0)
-    stand_in.fail("nvmlDeviceGetMemoryInfo*", 3)
-    server = start(f"--GpuGate.usable_vram_mb={uuid}=20480")
-    (device,) = server.queue()["devices"]
-    assert device["free_bytes"] is None
-    release = tmp_path / "release"
-    hints = {"vram_bytes": 8 * GB}
-    runs = [server.submit(f"r{n}", evaluation(0, release), hints=hints) for n in range(3)]
-    assert server.active(runs[0])["basis"][uuid] == "declared"
-    server.active(runs[1])
-    server.waiting(runs[2], "fit")
-    silent = server.submit("silent", evaluation(0, release))
-    server.waiting(silent, "unmeasured")
-    assert server.queue()["declared"][uuid]["usable"] == 20480 * MB
-    release.touch()
-    server.ended(runs[2])
-
-
 @pytest.mark.behaviour(27)
 def test_without_a_gpu_ram_alone_gates(server: Served) -> None:
     """On a machine without a GPU there is no GPU dimension: one is refused, none is the default.
@@ -327,24 +243,6 @@ def test_a_cap_and_its_enforcement_are_shown_as_they_are(server: Served, stand_i
     assert str(row["caps"][uuid]) in server.output(row["run_id"])
 
 
-@pytest.mark.behaviour(60)
-def test_workers_that_were_never_tried_are_scaled_and_then_fitted(server: Served) -> None:
-    """One worker count scales in proportion; two are fitted, and the slope is never negative."""
-    source = "x = bytearray(150 << 20)\nfor e in episodes:\n    pass\n"
-    server.completed("scale", source, episodes=4, workers=1)
-    ram = {
-        t["origin"]: t for t in server.ask("GET", "/estimate?name=scale&workers=3").json["terms"]
-    }
-    assert list(ram) == ["scaled"]
-    server.completed("scale", source, episodes=4, workers=2)
-    terms = server.ask("GET", "/estimate?name=scale&workers=3").json["terms"]
-    assert [t["origin"] for t in terms] == ["fitted"]
-    assert "workers 1, 2" in terms[0]["note"]
-    two = server.ask("GET", "/estimate?name=scale&workers=2").json["terms"][0]
-    assert two["origin"] == "measured"
-    assert terms[0]["need_bytes"] >= two["need_bytes"]
-
-
 def test_a_gpu_that_was_taken_out_for_good_can_be_forgotten(
     stand_in: StandIn, start: Callable[..., Served]
 ) -> None:
@@ -360,38 +258,3 @@ def test_a_gpu_that_was_taken_out_for_good_can_be_forgotten(
     assert server.ask("DELETE", "/machine?forget=0").json == {"forgotten": uuid}
     assert server.queue()["devices"] == []
     assert list(server.completed("plain", "pass")["charges"]) == ["ram"]
-
-
-def as_without_ram(journal: Path) -> None:
-    """Make the calibration what a gate wrote that knew GPU memory alone, and less of each run."""
-    kept = ("family", "setting", "resource", "peak_bytes", "complete", "at")
-    with closing(sqlite3.connect(journal)) as database, database:
-        rows = database.execute("SELECT id, data FROM observations").fetchall()
-        for row, data in ((row, json.loads(data)) for row, data in rows):
-            if data["resource"] == "ram":
-                database.execute("DELETE FROM observations WHERE id = ?", (row,))
-            older = json.dumps({field: data[field] for field in kept})
-            database.execute("UPDATE observations SET data = ? WHERE id = ?", (older, row))
-
-
-@pytest.mark.behaviour(55)
-@pytest.mark.usefixtures("stand_in")
-def test_what_an_older_calibration_lacks_starts_empty(
-    places: Places, start: Callable[..., Served]
-) -> None:
-    """Observations of GPU memory alone stay measured; RAM beside them is unknown, not 0."""
-    first = start()
-    first.completed("resnet", evaluation(2, ram_mb=100))
-    first.stop()
-    as_without_ram(places.root / "state" / "gpugate" / "gate.sqlite")
-
-    second = start()
-    answer = second.ask("GET", "/estimate?name=resnet").json
-    terms = {term["resource"]: term for term in answer["terms"]}
-    assert (terms["vram"]["origin"], terms["vram"]["peak_bytes"]) == ("measured", 2 * GB)
-    assert terms["ram"]["need_bytes"] is None
-    assert answer["missing"] == ["ram:run"]
-    again = second.completed("resnet", evaluation(2, ram_mb=100))
-    assert {("ram", "watch")} < set(again["basis"].items())
-    assert sorted(again["basis"].values()) == ["calibrated", "watch"]
-    assert second.ask("GET", "/estimate?name=resnet").json["missing"] == []

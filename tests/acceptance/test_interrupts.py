@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.acceptance.interrupted_cells import answers, gone, pending, story, waiting_cell
 from tests.kit.controlled_runs import HINT, ControlledRun, drained, processes_of
-from tests.kit.front_end import ASKS, Cell, FrontEnd, ask_jupyter, notebook, served_notebook
+from tests.kit.front_end import ASKS, Cell, notebook
 from tests.kit.real_server import PATIENCE_S, Places, Served, until
-
-
-def waiting_cell(
-    server: Served, front_end: FrontEnd, work: ControlledRun, options: str = "--output x"
-) -> tuple[Cell, str]:
-    """Start a cell that waits in the queue; itself and its run."""
-    cell = front_end.start(work.source(options))
-    run_id = front_end.run_id(cell)
-    server.waiting(run_id, "drain")
-    return cell, run_id
 
 
 def told(cell: Cell) -> str:
     """The one line that the error of a cell is shown as."""
     (line,) = cell.error["traceback"]
     return str(line)
-
-
-def answers(front_end: FrontEnd) -> bool:
-    """Whether the kernel goes on after a cell."""
-    return front_end.value("1+1") == "2"
-
-
-def story(server: Served, run_id: str, kind: str) -> list[dict[str, Any]]:
-    """What happened of one kind to a run at the gate."""
-    entries = server.ask("GET", f"/runs/{run_id}/story").json["story"]
-    return [entry for entry in entries if entry["event"] == kind]
 
 
 # -- in the queue -----------------------------------------------------------------------------
@@ -80,18 +57,6 @@ def test_one_interrupt_leaves_a_queued_run_that_any_notebook_can_have(
             assert second.value(get) == "42"
     assert work.times_begun() == 1
     assert len(story(server, run_id, "started")) == 1
-
-
-def gone(pid: int) -> None:
-    """Wait until a process has ended, or is nobody's any more than its parent's to bury."""
-
-    def is_gone() -> bool:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-        except OSError:
-            return True
-
-    until(is_gone, f"{pid} ends")
 
 
 @pytest.mark.behaviour(12)
@@ -172,14 +137,6 @@ def test_a_submit_is_seen_through_whatever_interrupts_it(
     work.end()
     assert server.ended(run["run_id"])["end"] == {1: "completed", 2: "cancelled"}[interrupts]
     assert work.times_begun() <= 1
-
-
-def pending(pid: int) -> bool:
-    """Whether a SIGINT waits to be taken by a process."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    bit = 1 << (signal.SIGINT - 1)
-    return any(int(fields[name], 16) & bit for name in ("SigPnd", "ShdPnd"))
 
 
 # -- granted, running, stopping, ending ---------------------------------------------------------
@@ -337,165 +294,3 @@ def test_an_interrupt_while_outputs_are_loaded(shared_server: Served) -> None:
         go_on.touch()
         get = f"import jupyter_gpugate; jupyter_gpugate.get('{run_id}').result()"
         assert front_end.value(get) == "'loaded'"
-
-
-# -- what the kernel's end does -----------------------------------------------------------------
-
-
-def end_kernel(server: Served, how: str, front_end: FrontEnd, session: str, kernel: str) -> None:
-    """End a kernel as a crash, or a person at JupyterLab, does."""
-    if how == "killed":
-        os.kill(front_end.pid, signal.SIGKILL)
-    elif how == "restarted":
-        ask_jupyter(server, "POST", f"/api/kernels/{kernel}/restart", {})
-    else:
-        ask_jupyter(server, "DELETE", f"/api/sessions/{session}")
-    gone(front_end.pid)
-
-
-@pytest.mark.behaviour(133)
-@pytest.mark.parametrize("how", ["killed", "restarted", "closed"])
-def test_a_kernel_that_ends_takes_its_waiting_run_along_and_no_other(
-    shared_server: Served, how: str
-) -> None:
-    """Killed, restarted or closed in the middle of a waiting cell: its queued run is withdrawn,
-    what it had detached stays queued.
-    """
-    server = shared_server
-    detached, waits = (
-        ControlledRun(server.places, "detached"),
-        ControlledRun(server.places, "waits"),
-    )
-    with drained(server):
-        with served_notebook(server, f"{how}.ipynb") as (front_end, session, kernel):
-            stays = front_end.run_id(front_end.run(detached.source("--detach")))
-            _, run_id = waiting_cell(server, front_end, waits)
-            end_kernel(server, how, front_end, session, kernel)
-        row = server.ended(run_id)
-        assert row["end"] == "cancelled"
-        assert row["exit_reason"] == "the notebook's kernel is gone"
-        server.waiting(stays, "drain")
-        server.ask("POST", f"/runs/{stays}/cancel")
-    assert (waits.times_begun(), detached.times_begun()) == (0, 0)
-
-
-@pytest.mark.behaviour(15)
-@pytest.mark.parametrize("how", ["killed", "restarted", "closed"])
-def test_a_live_run_goes_on_without_the_kernel_that_waits_for_it(
-    shared_server: Served, how: str
-) -> None:
-    """Killed, restarted or closed in the middle of a waiting cell: a run that has begun ends by
-    itself.
-    """
-    work = ControlledRun(shared_server.places, "goes-on")
-    with served_notebook(shared_server, f"live-{how}.ipynb") as (front_end, session, kernel):
-        cell = front_end.start(work.source())
-        work.begins()
-        run_id = front_end.run_id(cell)
-        end_kernel(shared_server, how, front_end, session, kernel)
-    work.end()
-    assert shared_server.ended(run_id)["end"] == "completed"
-    assert work.times_begun() == 1
-
-
-def test_a_kernel_of_another_machine_is_told_so(shared_server: Served, tmp_path: Path) -> None:
-    """A kernel with another boot id than its gate is refused in one line, and nothing is queued."""
-    other = tmp_path / "boot_id"
-    other.write_text("00000000-0000-4000-8000-000000000000\n")
-    mount = f'mount --bind {other} /proc/sys/kernel/random/boot_id && exec "$@"'
-    before = ("unshare", "-m", "sh", "-c", mount, "sh")
-    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("no mount namespaces here")
-    runs = len(list(shared_server.places.runs.iterdir()))
-    with notebook(shared_server.places, *before) as front_end:
-        cell = front_end.run("%%gated_eval far\nx = 1")
-        assert cell.printed.startswith(
-            "UsageError: kernel.boot_id: this notebook's kernel runs on "
-        )
-    assert len(list(shared_server.places.runs.iterdir())) == runs
-
-
-# -- at any moment ------------------------------------------------------------------------------
-
-
-class Round:
-    """One cell, interrupted one to three times at a random moment of its way."""
-
-    def __init__(self, server: Served, front_end: FrontEnd, seed: int) -> None:
-        self._server = server
-        self._front_end = front_end
-        self._random = random.Random(seed)
-        self.moment = self._random.choice(("submit", "wait", "run", "end"))
-        self.interactive = self._random.random() < 0.8
-        self.work = ControlledRun(server.places, f"round-{seed}")
-
-    def play(self) -> Cell:
-        """Let the moment come, interrupt, and see the cell end."""
-        if self.moment == "wait":
-            with drained(self._server):
-                cell = self._started()
-                self._server.waiting(self._front_end.run_id(cell), "drain")
-                self._interrupt()
-        else:
-            cell = self._started()
-            if self.moment != "submit":
-                self.work.begins()
-            if self.moment == "end":
-                self.work.end()
-            self._interrupt()
-        if self._random.random() < 0.3:
-            self.work.end()
-        self._front_end.end_of(cell)
-        self.work.end()
-        return cell
-
-    def _started(self) -> Cell:
-        source = self.work.source("--output x")
-        return self._front_end.start(source, allow_stdin=self.interactive)
-
-    def _interrupt(self) -> None:
-        for _ in range(self._random.randint(1, 3)):
-            time.sleep(self._random.uniform(0.0, 0.4))
-            self._front_end.interrupt()
-        until(lambda: not pending(self._front_end.pid), "they are taken")
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@pytest.mark.behaviour(12, 122, 126)
-def test_no_interrupt_loses_or_doubles_a_run(server: Served, soaking: bool) -> None:
-    """Whatever the moment and the number, a cell ends in one of its four ways and the kernel goes
-    on; the gate's history has the runs that the cells named, each once, and their ends agree.
-    """
-    ends: dict[str, str] = {}
-    with notebook(server.places) as front_end:
-        for seed in range(200 if soaking else 12):
-            one = Round(server, front_end, seed)
-            cell = one.play()
-            where = (seed, one.moment, one.interactive, cell.error, cell.printed)
-            assert answers(front_end), where
-            # IPython prints the word alone where an interrupt hits it while it shows an error.
-            assert cell.printed.strip() in {"", "KeyboardInterrupt"}, where
-            ename = cell.ename or cell.printed.strip()
-            assert ename in ENDS, where
-            for run_id in cell.run_ids:
-                row = server.ended(run_id)
-                assert row["end"] in ENDS[ename], (where, row)
-                assert one.work.times_begun() <= 1, where
-                ends[run_id] = row["end"]
-    runs = server.ask("GET", "/runs?limit=1000").json["runs"]
-    assert {run["run_id"]: run["end"] for run in runs} == ends
-    for run_id in ends:
-        began = [(e["fence"], e["event"]) for e in story(server, run_id, "started")]
-        assert len(began) == len(set(began)) <= server.run(run_id)["attempt"], run_id
-        assert processes_of(run_id) == []
-
-
-#: How a cell may end, and how its run has ended then.
-ENDS = {
-    "": {"completed"},
-    "RunDetached": {"completed"},
-    "RunCancelled": {"cancelled"},
-    "Interrupted": set[str](),  # before anything was queued
-    "KeyboardInterrupt": {"completed", "cancelled"},  # of IPython: before our part, or after it
-}

@@ -85,3 +85,9 @@ def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.02)
+
+
+def only(reader: Reader) -> DeviceReading:
+    """Read, and return the one device that there must be."""
+    [reading] = reader.devices()
+    return reading

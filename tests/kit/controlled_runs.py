@@ -63,3 +63,8 @@ def processes_of(run_id: str) -> list[int]:
             if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return found
+
+
+def waits_for(release: Path) -> str:
+    """A run that goes on until a file is there."""
+    return f"import os, time\nwhile not os.path.exists({str(release)!r}): time.sleep(0.1)\n"

@@ -190,3 +190,12 @@ def served_notebook(server: Served, path: str) -> Iterator[tuple[FrontEnd, str, 
         front_end.interrupt = lambda: os.kill(front_end.pid, signal.SIGINT)
         assert not front_end.run(LOAD).error
         yield front_end, session["id"], kernel
+
+
+def ended(places: Places, run_id: str) -> str:
+    """How a run has ended, as its directory says, once it does."""
+
+    def end() -> Any:
+        return json.loads((places.runs / run_id / "summary.json").read_text()).get("end")
+
+    return str(until(end, f"{run_id} ends"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +10,8 @@ import pytest
 
 from jupyter_gpugate.core.samples import Process, ProcessKey
 from jupyter_gpugate.gate.machine.process_table import NOTABLE_BYTES, REVISIT_WALKS, ProcessTable
-from jupyter_gpugate.gate.machine.statm_files import descriptor_budget
-from tests.kit.fake_proc import KERNEL_THREAD, MB, PAGE, FakeProc, gone_is_gone, open_descriptors
-
-KERNEL = ("python", "-m", "ipykernel_launcher", "-f", "/run/kernel-1.json")
+from tests.kit.fake_proc import KERNEL_THREAD, MB, FakeProc, gone_is_gone
+from tests.kit.proc_tables import KERNEL, deny, open_calls
 
 
 @pytest.fixture
@@ -30,19 +27,6 @@ def table(proc: FakeProc, request: pytest.FixtureRequest) -> Iterator[ProcessTab
     table = ProcessTable(str(proc.root), budget=request.param)
     yield table
     table.close()
-
-
-def open_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Record every path that is opened from here on."""
-    opened: list[str] = []
-    real = os.open
-
-    def recording(path: str, flags: int) -> int:
-        opened.append(path)
-        return real(path, flags)
-
-    monkeypatch.setattr(os, "open", recording)
-    return opened
 
 
 def test_row_is_what_the_kernel_says(proc: FakeProc, table: ProcessTable) -> None:
@@ -204,21 +188,6 @@ def test_parent_that_cannot_be_read_orphans_too(
     table.close()
 
 
-def deny(monkeypatch: pytest.MonkeyPatch, end: str) -> list[str]:
-    """Refuse to open paths that end so, as hidepid=1 does; returns what was asked for."""
-    asked: list[str] = []
-    real = os.open
-
-    def refusing(path: str, flags: int) -> int:
-        if path.endswith(end):
-            asked.append(path)
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
-        return real(path, flags)
-
-    monkeypatch.setattr(os, "open", refusing)
-    return asked
-
-
 def test_hidden_processes_are_left_out_and_said(
     proc: FakeProc, table: ProcessTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,202 +277,6 @@ def test_a_process_that_was_to_be_looked_at_and_has_no_row_is_passed_over(
 
     assert set(table.walk()) == {1, 60}
     assert [kernel.key.pid for kernel in table.kernels()] == [60]
-
-
-def test_steady_walk_is_one_read_per_process(
-    proc: FakeProc, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A walk in which nobody came or went opens nothing and reads each process once."""
-    for pid in range(100, 140):
-        proc.start(pid, private=MB)
-    table = ProcessTable(str(proc.root), budget=100)
-    table.walk()
-    opened = open_calls(monkeypatch)
-    reads: list[int] = []
-    pread = os.pread
-
-    def counting(descriptor: int, size: int, offset: int) -> bytes:
-        reads.append(descriptor)
-        return pread(descriptor, size, offset)
-
-    monkeypatch.setattr(os, "pread", counting)
-
-    assert len(table.walk()) == 41
-    assert (opened, len(reads)) == ([], 41)
-    table.close()
-
-
-def test_descriptors_are_bounded_and_given_back(proc: FakeProc) -> None:
-    """At most the budget is kept open, everybody is read all the same, and the end frees all."""
-    for pid in range(100, 140):
-        proc.start(pid, private=MB)
-    before = open_descriptors()
-    table = ProcessTable(str(proc.root), budget=10)
-    rows = table.walk()
-
-    assert open_descriptors() - before == 10
-    assert rows == table.walk()
-    assert len(rows) == 41
-    assert "RLIMIT_NOFILE" in table.detail()["descriptors"]
-    for pid in range(100, 140):
-        proc.end(pid)
-    table.walk()
-    assert open_descriptors() - before == 1  # process 1 got one that fell free
-    assert "descriptors" not in table.detail()
-    table.close()
-    assert open_descriptors() == before
-
-
-def test_a_descriptor_that_falls_free_goes_to_one_process_alone(proc: FakeProc) -> None:
-    """Who has one keeps it, and none is opened beside it and lost."""
-    before = open_descriptors()
-    proc.start(50)
-    table = ProcessTable(str(proc.root), budget=2)
-    table.walk()
-    proc.start(60)
-    table.walk()
-    proc.end(50)
-    for _ in range(3):
-        table.walk()
-        assert open_descriptors() - before == 2
-    table.close()
-    assert open_descriptors() == before
-
-
-@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
-def test_exhausted_descriptors_are_given_back(
-    proc: FakeProc, monkeypatch: pytest.MonkeyPatch, error: int
-) -> None:
-    """When nothing more can be opened, half of the kept ones go, and the walk misses nobody."""
-    for pid in range(100, 120):
-        proc.start(pid)
-    table = ProcessTable(str(proc.root), budget=100)
-    table.walk()
-    most = open_descriptors()
-    real = os.open
-
-    def limited(path: str, flags: int) -> int:
-        descriptor = real(path, flags)
-        if open_descriptors() <= most:
-            return descriptor
-        os.close(descriptor)
-        raise OSError(error, os.strerror(error))
-
-    monkeypatch.setattr(os, "open", limited)
-    proc.start(200)
-    rows = table.walk()
-
-    assert set(rows) == {1, 200, *range(100, 120)}
-    assert open_descriptors() < most
-    table.close()
-
-
-def test_walk_without_any_descriptor_is_an_error(
-    proc: FakeProc, table: ProcessTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When no file can be opened at all, a new process makes the walk fail, not the table short."""
-    table.walk()
-    proc.start(200)
-
-    def exhausted(path: str, _flags: int) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
-
-    with monkeypatch.context() as within:
-        within.setattr(os, "open", exhausted)
-        with pytest.raises(OSError, match="Too many open files"):
-            table.walk()
-
-    assert set(table.walk()) == {1, 200}
-
-
-@pytest.mark.parametrize(
-    ("soft", "expected"),
-    [(256, 0), (300, 44), (1024, 512), (20_000, 10_000), (1 << 20, 16_384), (-1, 16_384)],
-)
-def test_budget_leaves_descriptors_to_others(
-    monkeypatch: pytest.MonkeyPatch, soft: int, expected: int
-) -> None:
-    """Half of the limit is left to the rest of the process, and 256 in any case."""
-    monkeypatch.setattr("resource.getrlimit", lambda _which: (soft, soft))
-
-    assert descriptor_budget() == expected
-
-
-def test_kernels_have_a_notebook_and_an_owner(proc: FakeProc, table: ProcessTable) -> None:
-    """A kernel is named by its notebook where its environment tells, else by its number."""
-    proc.start(50, private=9 * MB, command=KERNEL, environ=("JPY_SESSION_NAME=/n/a.ipynb",))
-    proc.start(60, private=9 * MB, command=KERNEL)
-    proc.start(70, private=9 * MB, command=("python", "train.py"))
-    table.walk()
-
-    assert {kernel.key.pid: kernel.name for kernel in table.kernels()} == {
-        50: "/n/a.ipynb",
-        60: "pid 60",
-    }
-
-
-def test_environment_of_others_is_not_needed(
-    proc: FakeProc, table: ProcessTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another user's kernel is a kernel, though its environment cannot be read."""
-    deny(monkeypatch, "/environ")
-    proc.start(50, private=9 * MB, command=KERNEL, environ=("JPY_SESSION_NAME=/n/a.ipynb",))
-    table.walk()
-
-    assert [kernel.name for kernel in table.kernels()] == ["pid 50"]
-
-
-def test_fork_of_a_kernel_is_part_of_it(proc: FakeProc, table: ProcessTable) -> None:
-    """A child that a kernel forked, and a child of that, are no kernels of their own."""
-    proc.start(50, ticks=1000, private=9 * MB, command=KERNEL)
-    proc.start(51, ticks=1001, parent=50, private=9 * MB, command=KERNEL)
-    proc.start(52, ticks=1002, parent=51, private=9 * MB, command=KERNEL)
-    other = (*KERNEL[:-1], "/run/kernel-2.json")
-    proc.start(53, ticks=1003, parent=50, private=9 * MB, command=other)
-    table.walk()
-
-    assert sorted(kernel.key.pid for kernel in table.kernels()) == [50, 53]
-
-
-def test_small_processes_cost_no_look(
-    proc: FakeProc, table: ProcessTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The command line of a process is read only once it holds something."""
-    opened = open_calls(monkeypatch)
-    proc.start(50, private=NOTABLE_BYTES - PAGE, command=KERNEL)
-    table.walk()
-    assert [path for path in opened if path.endswith("cmdline")] == []
-    proc.hold(50, private=NOTABLE_BYTES)
-    table.walk()
-
-    assert [kernel.key.pid for kernel in table.kernels()] == [50]
-
-
-def test_program_is_looked_at_again_after_exec(proc: FakeProc, table: ProcessTable) -> None:
-    """A process seen between fork and exec is judged by what it became, in the next walk."""
-    proc.start(50, private=9 * MB, command=("jupyter-lab",))
-    table.walk()
-    assert table.kernels() == ()
-    proc.command(50, *KERNEL)
-    table.walk()
-
-    assert [kernel.key.pid for kernel in table.kernels()] == [50]
-
-
-def test_late_exec_is_noticed(proc: FakeProc, table: ProcessTable) -> None:
-    """A wrapper that becomes a kernel late is noticed within REVISIT_WALKS walks, and back."""
-    proc.start(50, private=9 * MB, command=("bash", "wrapper.sh"))
-    for _ in range(3):
-        table.walk()
-    proc.command(50, *KERNEL)
-    for _ in range(REVISIT_WALKS):
-        table.walk()
-    assert [kernel.key.pid for kernel in table.kernels()] == [50]
-    proc.command(50, "python", "something_else.py")
-    for _ in range(REVISIT_WALKS):
-        table.walk()
-
-    assert table.kernels() == ()
 
 
 def test_table_that_cannot_be_listed_is_an_error(proc: FakeProc) -> None:

@@ -1,0 +1,87 @@
+"""Charges of live runs: settling after a watched start, and overruns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.requests import Basis
+from jupyter_gpugate.core.resources import GB, MB
+from jupyter_gpugate.core.state import GateState, Traits
+from tests.kit.core_builders import (
+    GPU,
+    NOW,
+    beat,
+)
+from tests.kit.held import after, live, seen, usage
+
+
+def watched(episodes: int = 100, **fields: Any) -> GateState:
+    """A live run that nothing was known of, charged 12 GB."""
+    state = live(charge=12 * GB, episodes=episodes, **fields)
+    lease = state.leases["run"]
+    basis = dict.fromkeys(lease.charges, Basis.WATCH)
+    return replace(state, leases={"run": replace(lease, terms=replace(lease.terms, basis=basis))})
+
+
+def settles(state: GateState, *moments: tuple[float, int, int]) -> list[float]:
+    """When the GPU's charge settles, given (seconds, bytes held, episodes done)."""
+    found = []
+    for at, held, episodes in moments:
+        state = apply(state, [beat(state, at=NOW + at, episode=episodes)])
+        one = seen(NOW + at, held)
+        state, events = observe(state, one, NOW + at)
+        state = apply(state, events)
+        if any(isinstance(e, ev.Recharged) and GPU in e.charges for e in events):
+            found.append(at)
+    return found
+
+
+def test_a_watched_run_settles_after_a_whole_episode_and_a_minute_without_a_rise() -> None:
+    """Two more episodes than at its first use: the one under way then was no whole one."""
+    steady = [(10 * n, 2 * GB, n // 3) for n in range(1, 15)]
+    assert settles(watched(), *steady) == [70]  # 60 s after the first use at 10
+    slow = [(10 * n, 2 * GB, n // 12) for n in range(1, 40)]
+    assert settles(watched(), *slow)[0] == 240  # the second whole episode
+
+
+def test_a_rising_peak_puts_settling_off() -> None:
+    """The minute counts from the last rise, and from the longest episode if that is longer."""
+    rising = [(10 * n, min(n, 9) * GB // 2, n // 3) for n in range(1, 40)]
+    assert settles(watched(), *rising) == [150]
+    late = [(10 * n, (1 if n < 24 else 2) * GB, n // 12) for n in range(1, 60)]
+    assert settles(watched(), *late) == [360]  # an episode lasts 120 s; the last rise is at 240
+
+
+def test_zero_use_never_settles() -> None:
+    """A run that has not begun to use the GPU has shown nothing."""
+    assert settles(watched(), *[(10 * n, 0, n) for n in range(1, 100)]) == []
+
+
+def test_without_episodes_settling_takes_ten_minutes() -> None:
+    """A program that counts nothing is left alone until its peak has stood for long."""
+    assert settles(watched(episodes=1), *[(10 * n, GB, 0) for n in range(1, 90)]) == [610]
+
+
+def test_a_settled_charge_only_falls() -> None:
+    """1.25 times the peak and 256 MB, never above the charge it has."""
+    state = watched(episodes=1, traits=Traits(settle_unmoved_s=5))
+    state = after(state, seen(NOW + 1, 2 * GB), seen(NOW + 7, 2 * GB))
+    assert state.leases["run"].charges[GPU] == int(2.5 * GB) + 256 * MB
+    assert state.leases["run"].terms.caps[GPU] == 12 * GB
+    full = watched(episodes=1, traits=Traits(settle_unmoved_s=5))
+    full = after(full, seen(NOW + 1, 11 * GB), seen(NOW + 7, 11 * GB))
+    assert full.leases["run"].charges[GPU] == 12 * GB
+
+
+def test_an_overrun_settles_like_a_watched_run() -> None:
+    """Counted from the overrun, whatever rung it was admitted by."""
+    state = live(charge=GB, episodes=1, traits=Traits(settle_unmoved_s=5))
+    state = after(state, seen(NOW + 1, 4 * GB))
+    assert usage(state).overrun_at == NOW + 1
+    state = after(state, seen(NOW + 3, 4 * GB), seen(NOW + 7, 4 * GB))
+    assert usage(state).overrun_at is None
+    assert state.leases["run"].charges[GPU] == 5 * GB
