@@ -55,7 +55,7 @@ def mb(value: Optional[float]) -> str:
 
 
 def of(part: float, whole: float) -> str:
-    """Format a part of an amount, with the unit once: "1,304 of 2,756 MB"."""
+    """Format a part of an amount, with the unit once: "1,299 of 2,756 MB"."""
     return f"{mb(part).removesuffix(' MB')} of {mb(whole)}"
 
 
