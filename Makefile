@@ -25,10 +25,11 @@ test: system chromium $(VENV)/test.stamp lint ## lint, types and every test, on 
 	$(PY) -m compileall -q $(PACKAGE)
 	$(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
-lint: $(VENV)/test.stamp ## ruff, mypy, and whether the kernel's side still runs on old Pythons
+lint: $(VENV)/test.stamp ## ruff, mypy, sizes, and whether the kernel's side still runs on old Pythons
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
+	$(PY) tests/sizes.py
 	$(VENV)/bin/vermin --quiet --violations --no-tips -t=$(OLDEST)- $(KERNEL_SIDE)
 
 format: $(VENV)/test.stamp ## format the code with ruff

@@ -65,18 +65,37 @@ def launch_of(
     record: Record, grant: Grant, addresses: Sequence[str], grace_s: float, programs: str
 ) -> dict[str, Any]:
     """Return the instructions for a supervisor; ``programs`` names the version of it."""
-    spec = record.spec
     resume = record.path / "attempts" / str(grant.attempt - 1)
     return {
         "run_id": record.run_id,
-        "name": spec["name"],
-        "submitted": spec["submitted"],
-        "machine": spec.get("machine"),
+        **_of_spec(record.spec),
         "attempt": grant.attempt,
         "fence": grant.fence,
         "programs": programs,
         "socket": addresses[0],
         "sockets": list(addresses),
+        "env_file": "../../env.json",
+        "devices": list(grant.devices),
+        "charges": dict(grant.charges),
+        "basis": to_json(grant.basis),
+        "estimate": record.summary.get("estimate"),
+        "caps": dict(grant.caps),
+        "device_totals": dict(grant.device_totals),
+        "enforcement": grant.enforcement.value,
+        "grace_s": grace_s,
+        "heartbeat_s": HEARTBEAT_S,
+        "gate": [sys.executable, "-c", RUN_MODULE, "jupyter_gpugate", "serve", "--user"],
+        "oom_score_adj": OOM_SCORE,
+        "resume_from": f"attempts/{grant.attempt - 1}" if resume.is_dir() else None,
+    }
+
+
+def _of_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a supervisor needs of a run's spec."""
+    return {
+        "name": spec["name"],
+        "submitted": spec["submitted"],
+        "machine": spec.get("machine"),
         "kind": spec["kind"],
         "interpreter": spec["interpreter"],
         "flags": spec.get("flags") or [],
@@ -85,27 +104,14 @@ def launch_of(
         "umask": spec.get("umask"),
         "limits": spec.get("limits") or {},
         "path": spec.get("path"),
-        "env_file": "../../env.json",
         "workers": spec["workers"],
         "episodes": spec["episodes"],
         "parameters": spec.get("parameters") or {},
         "inputs": spec["inputs"],
         "outputs": spec.get("outputs") or [],
-        "devices": list(grant.devices),
-        "charges": dict(grant.charges),
-        "basis": to_json(grant.basis),
-        "estimate": record.summary.get("estimate"),
-        "caps": dict(grant.caps),
-        "device_totals": dict(grant.device_totals),
         "keeps_mask": bool(spec.get("keeps_mask")),
         "cgroups": spec.get("cgroups") or {},
-        "enforcement": grant.enforcement.value,
         "time_limit_s": spec.get("time_limit_s"),
-        "grace_s": grace_s,
-        "heartbeat_s": HEARTBEAT_S,
-        "gate": [sys.executable, "-c", RUN_MODULE, "jupyter_gpugate", "serve", "--user"],
-        "oom_score_adj": OOM_SCORE,
-        "resume_from": f"attempts/{grant.attempt - 1}" if resume.is_dir() else None,
     }
 
 

@@ -53,9 +53,8 @@ def test_figures_are_those_of_the_snapshot(
     found = until(
         lambda: (f := server.figures())[f'gpugate_attributed_bytes{{resource="{uuid}"}}'] and f
     )
+    assert_counts_and_readers(found, live)
     assert found['gpugate_runs{status="active"}'] == found['gpugate_runs{status="queued"}'] == 1
-    assert found["gpugate_queue_length"] == 1
-    assert found["gpugate_oldest_wait_seconds"] > 0
     assert found[f'gpugate_free_bytes{{resource="{uuid}"}}'] == 21 * GB
     assert found[f'gpugate_used_bytes{{resource="{uuid}"}}'] == 3 * GB
     assert found[f'gpugate_attributed_bytes{{resource="{uuid}"}}'] == 3 * GB
@@ -63,17 +62,6 @@ def test_figures_are_those_of_the_snapshot(
     promised = server.run(live)["charges"][uuid] - 3 * GB
     assert found[f'gpugate_reserved_bytes{{resource="{uuid}"}}'] == promised > 0
     assert found[f'gpugate_pending_reservations{{resource="{uuid}"}}'] == 1
-    assert found["gpugate_submitted_runs_total"] == 2
-    assert found["gpugate_admitted_runs_total"] == 1
-    assert found['gpugate_refused_runs_total{error="impossible"}'] == 1
-    assert found['gpugate_refused_runs_total{error="queue_full"}'] == 0
-    for figure in ("free", "used", "attributed", "external"):
-        assert found[f'gpugate_{figure}_bytes{{resource="ram"}}'] > 0
-    assert found['gpugate_reader_healthy{reader="gpu"}'] == 1
-    assert found['gpugate_reader_age_seconds{reader="machine"}'] >= 0
-    assert found["gpugate_hosts_gate"] == 1
-    assert "gpugate_live" not in json.dumps(found)  # a run's own words are no labels
-    assert live not in json.dumps(found)
     other = forwarding.figures()
     assert other["gpugate_hosts_gate"] == 0
     assert other['gpugate_runs{status="active"}'] == 1
@@ -88,6 +76,23 @@ def test_figures_are_those_of_the_snapshot(
     assert (after["gpugate_admitted_runs_total"], after["gpugate_evicted_runs_total"]) == (2, 0)
     asyncio.run(evict("moves-over", server.places))
     assert server.figures()["gpugate_evicted_runs_total"] == 1
+
+
+def assert_counts_and_readers(found: dict[str, float], live: str) -> None:
+    """One run was admitted, one waits and one was refused; both readers work."""
+    assert found["gpugate_queue_length"] == 1
+    assert found["gpugate_oldest_wait_seconds"] > 0
+    assert found["gpugate_submitted_runs_total"] == 2
+    assert found["gpugate_admitted_runs_total"] == 1
+    assert found['gpugate_refused_runs_total{error="impossible"}'] == 1
+    assert found['gpugate_refused_runs_total{error="queue_full"}'] == 0
+    for figure in ("free", "used", "attributed", "external"):
+        assert found[f'gpugate_{figure}_bytes{{resource="ram"}}'] > 0
+    assert found['gpugate_reader_healthy{reader="gpu"}'] == 1
+    assert found['gpugate_reader_age_seconds{reader="machine"}'] >= 0
+    assert found["gpugate_hosts_gate"] == 1
+    assert "gpugate_live" not in json.dumps(found)  # a run's own words are no labels
+    assert live not in json.dumps(found)
 
 
 async def evict(run_id: str, places: Places) -> None:

@@ -34,6 +34,22 @@ def holding(size: int, release: Path) -> str:
     )
 
 
+def assert_waits_for_room(queued: list[dict[str, Any]], run_id: str) -> None:
+    """One run is queued, in the first place, and its reason is that it does not fit."""
+    (row,) = queued
+    assert (row["run_id"], row["position"], row["owner"]) == (run_id, 1, "root")
+    assert row["reasons"][0]["kind"] == "fit"
+    assert row["reasons"][0]["message"]
+
+
+def assert_shares_come_out(attribution: dict[str, Any]) -> None:
+    """Attributed and external bytes, less what was counted twice, are the bytes in use."""
+    for shares in (*attribution["devices"].values(), *attribution["resources"].values()):
+        names = ("runs", "kernels", "model_servers")
+        assert sum(sum(shares[name].values()) for name in names) == shares["attributed"]
+        assert shares["attributed"] + shares["external"] - shares["overlap"] == shares["used_total"]
+
+
 @pytest.mark.behaviour(66, 68)
 def test_the_queue_shows_all_that_a_run_is_about_and_its_sums_come_out(
     server: Served, stand_in: StandIn, tmp_path: Path
@@ -53,12 +69,8 @@ def test_the_queue_shows_all_that_a_run_is_about_and_its_sums_come_out(
 
     def settled() -> Any:
         shown = server.queue()
-        held = shown["running"][0]["held"]
-        return (
-            held.get("ram")
-            and shown["attribution"]["devices"][uuid]["used_total"] == 765 * MB
-            and shown
-        )
+        used = shown["attribution"]["devices"][uuid]["used_total"]
+        return shown["running"][0]["held"].get("ram") and used == 765 * MB and shown
 
     shown = until(settled, "both are seen")
     (row,) = shown["running"]
@@ -70,29 +82,16 @@ def test_the_queue_shows_all_that_a_run_is_about_and_its_sums_come_out(
         assert row["reservations"][resource] == shown["reservations"][resource] == reserved > 0
     assert row["admit_basis"] == {uuid: "hint", "ram": "hint"}
     assert Path(f"/proc/{row['pid']}").exists()
-    assert row["started_s"] > 0
-    assert (row["exclusive"], row["cancel_requested"]) == (False, False)
-    (queued,) = shown["queued"]
-    assert (queued["run_id"], queued["position"], queued["owner"]) == (waits, 1, "root")
-    assert queued["reasons"][0]["kind"] == "fit"
-    assert queued["reasons"][0]["message"]
+    assert (row["started_s"] > 0, row["exclusive"], row["cancel_requested"]) == (True, False, False)
+    assert_waits_for_room(shown["queued"], waits)
     assert shown["free_bytes"][uuid] == 24 * GB - 765 * MB
     on_board = shown["attribution"]["devices"][uuid]
-    assert on_board["runs"] == {live: 543 * MB}
-    assert on_board["used_total"] == 765 * MB
-    assert (
-        sum(one["held_bytes"] or 0 for one in shown["external"] if one["resource"] == uuid)
-        == (on_board["external"])
-    )
-    for shares in (
-        *shown["attribution"]["devices"].values(),
-        *shown["attribution"]["resources"].values(),
-    ):
-        names = ("runs", "kernels", "model_servers")
-        assert sum(sum(shares[name].values()) for name in names) == shares["attributed"]
-        assert shares["attributed"] + shares["external"] - shares["overlap"] == shares["used_total"]
-    room = shown["free_bytes"][uuid] - shown["floors"][uuid] - shown["reservations"][uuid]
-    assert shown["room_bytes"][uuid] == room
+    assert (on_board["runs"], on_board["used_total"]) == ({live: 543 * MB}, 765 * MB)
+    others = [one["held_bytes"] or 0 for one in shown["external"] if one["resource"] == uuid]
+    assert sum(others) == on_board["external"]
+    assert_shares_come_out(shown["attribution"])
+    kept = shown["floors"][uuid] + shown["reservations"][uuid]
+    assert shown["room_bytes"][uuid] == shown["free_bytes"][uuid] - kept
     release.touch()
 
 

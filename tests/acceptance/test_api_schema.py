@@ -144,6 +144,14 @@ def is_exactly(answer: Answer, shape: type[Any]) -> Any:
     return answer.json
 
 
+PARTS_OF_A_RUN = {
+    "output": run_shapes.OutputAnswer,
+    "episodes": run_shapes.EpisodesAnswer,
+    "story": run_shapes.StoryAnswer,
+    "export": run_shapes.ExportAnswer,
+}
+
+
 def test_answers_have_exactly_the_fields_that_are_described(
     start: Callable[..., Served], stand_in: StandIn, tmp_path: Path
 ) -> None:
@@ -181,12 +189,7 @@ def test_answers_have_exactly_the_fields_that_are_described(
     server.ended(live)
     is_exactly(server.ask("GET", f"/runs/{live}"), run_shapes.RunAnswer)
     is_exactly(server.ask("GET", "/runs"), run_shapes.RunsAnswer)
-    for path, shape in (
-        ("output", run_shapes.OutputAnswer),
-        ("episodes", run_shapes.EpisodesAnswer),
-        ("story", run_shapes.StoryAnswer),
-        ("export", run_shapes.ExportAnswer),
-    ):
+    for path, shape in PARTS_OF_A_RUN.items():
         is_exactly(server.ask("GET", f"/runs/{live}/{path}"), shape)
     is_exactly(server.ask("GET", "/calibrations"), shapes.CalibrationsAnswer)
     is_exactly(server.ask("DELETE", "/calibrations?name=live"), shapes.ForgottenAnswer)

@@ -187,18 +187,14 @@ def sample(
         )
         for device in known
     )
+    ram_reading = replace(
+        RamReading(at, ram_total, ram or 0, ram or 0),
+        shared_bytes=unmovable,
+        unmovable_bytes=unmovable,
+        huge_pool_bytes=huge_pool,
+    )
     return Sample(
-        ram=None
-        if ram is None
-        else RamReading(
-            at,
-            ram_total,
-            ram,
-            ram,
-            shared_bytes=unmovable,
-            unmovable_bytes=unmovable,
-            huge_pool_bytes=huge_pool,
-        ),
+        ram=None if ram is None else ram_reading,
         processes={row.pid: row for row in processes},
         devices=readings,
         readers=(ReaderHealth("gpu", present=bool(known), taken_at=at),),

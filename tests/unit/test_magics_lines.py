@@ -47,38 +47,41 @@ def notebook(gate: GateStandIn, capsys: pytest.CaptureFixture[str]) -> Iterator[
 # -- the other magics -------------------------------------------------------------------------
 
 
+QUEUE: dict[str, Any] = {
+    "devices": [{"uuid": "GPU-1", "index": 0, "model": "NVIDIA L4", "message": ""}],
+    "free_bytes": {"ram": 10 << 30, "GPU-1": 5 << 30},
+    "room_bytes": {"ram": 8 << 30, "GPU-1": 4 << 30},
+    "attribution": {"resources": {"ram": {"used_total": 1 << 30, "external": 1 << 20}}},
+    "running": [
+        {
+            "run_id": "20261129-000000-aaaaa",
+            "name": "<b>one</b>",
+            "owner": "ann",
+            "phase": "running",
+            "held": {"ram": 1 << 30},
+            "charges": {"ram": 2 << 30},
+            "episodes": {"done": 3, "of": 10},
+        }
+    ],
+    "queued": [
+        {
+            "run_id": "20261129-000000-bbbbb",
+            "name": "two",
+            "owner": "ben",
+            "position": 1,
+            "waited_s": 70,
+            "reasons": [{"kind": "fit", "message": "needs 9,000 MB of GPU 0"}],
+        }
+    ],
+    "external": [{"resource": "GPU-1", "pid": 4711, "held_bytes": 3 << 30, "user": "eve"}],
+    "readers": [{"name": "gpu", "fault": {"code": "timeout", "text": "no answer in 2.5 s"}}],
+    "draining": None,
+}
+
+
 def test_the_queue_is_shown_with_its_reasons(notebook: Notebook, gate: GateStandIn) -> None:
     """Who runs and who waits, why, and whose the memory is, in text and in HTML."""
-    gate.answers["/queue"] = {
-        "devices": [{"uuid": "GPU-1", "index": 0, "model": "NVIDIA L4", "message": ""}],
-        "free_bytes": {"ram": 10 << 30, "GPU-1": 5 << 30},
-        "room_bytes": {"ram": 8 << 30, "GPU-1": 4 << 30},
-        "attribution": {"resources": {"ram": {"used_total": 1 << 30, "external": 1 << 20}}},
-        "running": [
-            {
-                "run_id": "20261129-000000-aaaaa",
-                "name": "<b>one</b>",
-                "owner": "ann",
-                "phase": "running",
-                "held": {"ram": 1 << 30},
-                "charges": {"ram": 2 << 30},
-                "episodes": {"done": 3, "of": 10},
-            }
-        ],
-        "queued": [
-            {
-                "run_id": "20261129-000000-bbbbb",
-                "name": "two",
-                "owner": "ben",
-                "position": 1,
-                "waited_s": 70,
-                "reasons": [{"kind": "fit", "message": "needs 9,000 MB of GPU 0"}],
-            }
-        ],
-        "external": [{"resource": "GPU-1", "pid": 4711, "held_bytes": 3 << 30, "user": "eve"}],
-        "readers": [{"name": "gpu", "fault": {"code": "timeout", "text": "no answer in 2.5 s"}}],
-        "draining": None,
-    }
+    gate.answers["/queue"] = QUEUE
     notebook.run("%gpu_queue")
     text, html = (notebook.shown[0]["data"][kind] for kind in ("text/plain", "text/html"))
     for words in (
