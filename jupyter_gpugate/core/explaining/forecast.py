@@ -87,7 +87,7 @@ def _reasons(state: GateState, verdict: Union[Admission, Refusal]) -> tuple[Reas
             kind=reason.check.value,
             resource=reason.resource,
             message=explain(state, reason),
-            numbers=reason.numbers,
+            numbers=dict(reason.numbers),
         )
         for reason in verdict.reasons
     )

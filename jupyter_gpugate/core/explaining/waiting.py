@@ -112,7 +112,7 @@ def _reason_row(state: GateState, reason: Reason) -> WaitReason:
         kind=reason.check.value,
         resource=reason.resource,
         message=explain(state, reason),
-        numbers=reason.numbers,
+        numbers=dict(reason.numbers),
         who=reason.who,
     )
 
