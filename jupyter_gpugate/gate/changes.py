@@ -53,4 +53,4 @@ def _queued(queued: Queued) -> Standing:
 
 
 def _active(lease: RunLease) -> Standing:
-    return Standing(lease.request.family.name, "active", lease.phase.value, lease.attempt.number)
+    return Standing(lease.request.family.name, "active", lease.phase, lease.attempt.number)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from jupyter_gpugate.core.endings import End
 from jupyter_gpugate.core.evidence import Track
@@ -20,12 +20,15 @@ from jupyter_gpugate.core.explaining.rows import (
     RunningRow,
     Snapshot,
 )
+from jupyter_gpugate.core.reports import Phase
 from jupyter_gpugate.core.requests import Grant, Request
 from jupyter_gpugate.core.samples import ProcessKey, RamReading
 from jupyter_gpugate.proc import Caller
 
 #: JSON data of no fixed form.
 Json = dict[str, Any]
+Status = Literal["queued", "active", "ended"]
+EndName = Literal["completed", "failed", "cancelled", "expired", "rejected", "oom", "lost"]
 
 
 class Rejected(Exception):
@@ -46,8 +49,8 @@ class Standing:
     """The status of an unfinished run, with the phase of its attempt if it is active."""
 
     name: str
-    status: str  # "queued" or "active"
-    phase: str | None = None
+    status: Status
+    phase: Phase | None = None
     attempt: int = 0
 
 

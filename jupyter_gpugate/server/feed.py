@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from jupyter_gpugate.core.endings import cause_of
 from jupyter_gpugate.core.reports import Phase, RunEnd
 from jupyter_gpugate.gate.clock import awake_time
-from jupyter_gpugate.gate.port import Change, Gate, GateEnd, Standing
+from jupyter_gpugate.gate.port import Change, EndName, Gate, GateEnd, Standing, Status
 from jupyter_gpugate.runs.launcher import Launcher
-from jupyter_gpugate.runs.record import ACTIVE, ENDED, QUEUED, Record
+from jupyter_gpugate.runs.record import ENDED, QUEUED, Record
 
 #: More than a follower can miss between two questions.
 KEPT = 4096
 #: What a live attempt goes through, and how far each is on the way.
-WAY = (Phase.GRANTED.value, Phase.STARTING.value, Phase.RUNNING.value, Phase.STOPPING.value)
+WAY = (Phase.GRANTED, Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Transition:
     seq: int
     at: float
     name: str
-    status: str
-    phase: str | None
+    status: Status
+    phase: Phase | None
     attempt: int
     run_id: str
-    end: str | None
+    end: EndName | None
     reason: str
 
 
@@ -117,44 +117,46 @@ class Feed:
             self._tell(run_id, now, reason=waits_for)
             return
         if before is None:
-            self._tell(run_id, Standing(now.name, QUEUED, None, max(0, now.attempt - 1)))
-        begun = before is not None and before.attempt == now.attempt
-        passed = (before.phase if begun and before else None) or ""
-        for phase in _way_between(passed, now.phase or ""):
-            self._tell(run_id, Standing(now.name, ACTIVE, phase, now.attempt))
+            self._tell(run_id, Standing(now.name, "queued", None, max(0, now.attempt - 1)))
+        passed = before.phase if before is not None and before.attempt == now.attempt else None
+        for phase in _way_between(passed or "", now.phase or ""):
+            self._tell(run_id, Standing(now.name, "active", phase, now.attempt))
 
     def _tell_end(self, run_id: str, before: Standing, ended: GateEnd | None) -> None:
         end, reason, attempt = self._end_of(run_id, ended)
-        if end == RunEnd.COMPLETED.value and before.phase != Phase.STOPPING.value:
+        if end == RunEnd.COMPLETED.value and before.phase is not Phase.STOPPING:
             # It was quicker than the next heartbeat.
-            running = Standing(before.name, ACTIVE, Phase.RUNNING.value, attempt)
+            running = Standing(before.name, "active", Phase.RUNNING, attempt)
             if before != running:
                 self._tell_way(run_id, before, running)
         if end is not None:
             self.ends[end] += 1
-        over = Standing(before.name, ENDED, None, attempt)
+        over = Standing(before.name, "ended", None, attempt)
         self._tell(run_id, over, end=end, reason=cause_of(reason))
 
-    def _end_of(self, run_id: str, ended: GateEnd | None) -> tuple[str | None, str, int]:
+    def _end_of(self, run_id: str, ended: GateEnd | None) -> tuple[EndName | None, str, int]:
         """Return a run's end, reason and attempt; of a deleted run as recorded by the gate."""
         record = self._launcher.find(run_id)
         if record is not None:
             return record.summary.get("end"), record.summary.get("reason", ""), record.attempt
-        return (ended.end.kind.value, ended.end.reason, ended.attempt) if ended else (None, "", 0)
+        if ended is None:
+            return None, "", 0
+        return ended.end.kind.value, ended.end.reason, ended.attempt
 
     def _tell(
-        self, run_id: str, standing: Standing, *, end: str | None = None, reason: str = ""
+        self, run_id: str, standing: Standing, *, end: EndName | None = None, reason: str = ""
     ) -> None:
         self._last += 1
         moved = {**vars(standing), "run_id": run_id, "end": end, "reason": reason}
         self._ring.append(Transition(seq=self._last, at=self._wall(), **moved))
 
 
-def _way_between(passed: str, now: str) -> list[str]:
+def _way_between(passed: str, now: str) -> list[Phase]:
     """Return the phases after one up to another; a run that is stopped early never ran."""
-    begun = WAY.index(passed) + 1 if passed in WAY else 0
-    way = WAY[begun : WAY.index(now) + 1]
-    return [p for p in way if p == now or now != WAY[-1] or p != Phase.RUNNING.value]
+    last = Phase(now)
+    begun = WAY.index(Phase(passed)) + 1 if passed else 0
+    way = WAY[begun : WAY.index(last) + 1]
+    return [p for p in way if p is last or last is not Phase.STOPPING or p is not Phase.RUNNING]
 
 
 def _is_over(record: Record | None) -> bool:

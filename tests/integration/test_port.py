@@ -123,7 +123,8 @@ class Walker:
     async def completed(self) -> str:
         """Submit a run, follow its transitions to its end and return its id."""
         _, told = await self.ask("GET", "/transitions")
-        run_id, ends = await self.submit(), []
+        run_id = await self.submit()
+        ends: list[str] = []
         while not ends:
             since = f"epoch={told['epoch']}&after={told['last']}&wait=10"
             _, told = await self.ask("GET", f"/transitions?{since}")

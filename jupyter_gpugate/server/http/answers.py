@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from jupyter_gpugate.core.evidence import Track
 from jupyter_gpugate.core.explaining.rows import (
@@ -20,9 +20,7 @@ from jupyter_gpugate.core.explaining.rows import (
 from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.core.samples import RamReading
 from jupyter_gpugate.core.state import Lock, Traits
-from jupyter_gpugate.gate.port import Accelerator
-
-Status = Literal["queued", "active", "ended"]
+from jupyter_gpugate.gate.port import Accelerator, Status
 
 
 @dataclass(frozen=True)

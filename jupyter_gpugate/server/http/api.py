@@ -36,6 +36,9 @@ class ApiHandler(RequestHandler):
     #: Whether a host that ends when nobody needs it counts this as being needed.
     keeps_awake: ClassVar[bool] = True
 
+    def set_default_headers(self) -> None:
+        self.set_header("Content-Type", "application/json; charset=UTF-8")
+
     def initialize(self, services: Services) -> None:
         self.services = services
 
@@ -70,7 +73,6 @@ class ApiHandler(RequestHandler):
 
     def answer(self, value: Any) -> None:
         """Answer with a value, such as a dataclass of `answers`."""
-        self.set_header("Content-Type", "application/json; charset=UTF-8")
         self.finish(encode(value))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:

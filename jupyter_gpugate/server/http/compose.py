@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from jupyter_gpugate.core.explaining.rows import EpisodeCount, Snapshot
 from jupyter_gpugate.core.naming import megabytes
-from jupyter_gpugate.gate.port import Gate, RunView
+from jupyter_gpugate.gate.port import Gate, RunView, Status
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import ACTIVE, ENDED, Record
 from jupyter_gpugate.server.http.answers import (
@@ -17,7 +17,6 @@ from jupyter_gpugate.server.http.answers import (
     QueueAnswer,
     QueueAnswerWithInputs,
     RunsKept,
-    Status,
 )
 from jupyter_gpugate.server.http.run_answers import ActiveRunAnswer, QueuedRunAnswer, RunAnswer
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from jupyter_gpugate.faces import card, tables
+from jupyter_gpugate.gate.port import Status
 from jupyter_gpugate.runs.record import ENDED
 from jupyter_gpugate.server.http import shapes
-from jupyter_gpugate.server.http.answers import CardAnswer, CardRest, PanelAnswer, Status
+from jupyter_gpugate.server.http.answers import CardAnswer, CardRest, PanelAnswer
 from jupyter_gpugate.server.http.api import ApiHandler
 from jupyter_gpugate.server.http.compose import queue_answer, run_answer
 from jupyter_gpugate.server.http.contract import call

@@ -9,9 +9,8 @@ from typing import Any, Literal
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.explaining.rows import ByResource, DeviceName, EpisodeCount, WaitReason
 from jupyter_gpugate.core.reports import Phase
-from jupyter_gpugate.server.http.answers import Status
+from jupyter_gpugate.gate.port import EndName, Status
 
-End = Literal["completed", "failed", "cancelled", "expired", "rejected", "oom", "lost"]
 #: JSON from a run's directory: its own program, or another version, may have written it.
 Stored = dict[str, Any]
 
@@ -34,7 +33,7 @@ class RunRow:
     run_id: str
     name: str
     status: Status
-    end: End | None
+    end: EndName | None
     reason: str
     submitted: float
     ended: float | None
@@ -61,7 +60,7 @@ class RunAnswer:
     name: str
     status: Status
     phase: Phase | Literal["ending"] | None
-    end: End | None
+    end: EndName | None
     exit_reason: str
     exit_code: int | None
     oom_resource: str | None = field(
@@ -132,7 +131,7 @@ class CancelAnswer:
     """The stop of a run."""
 
     cancelled: bool
-    end: End
+    end: EndName
     means: str
     ms: int
     survivors: Sequence[Any]  # as the supervisor has written them
