@@ -89,8 +89,7 @@ class End:
     @classmethod
     def of(cls, kind: RunEnd, reason: str) -> End:
         """Read an end's reason as it is on the wire, in the journal and on the disk."""
-        cause = cause_of(reason)
-        return cls(kind, cause, reason.partition(": ")[2] if cause else reason)
+        return cls(kind, cause_of(reason), detail_of(reason))
 
     @property
     def reason(self) -> str:
@@ -102,3 +101,8 @@ def cause_of(reason: str) -> str:
     """Return a reason's word for programs; "" for a sentence alone, which may name anything."""
     word = reason.partition(": ")[0]
     return word if _WORD.fullmatch(word) else ""
+
+
+def detail_of(reason: str) -> str:
+    """Return a reason without its word for programs."""
+    return reason.partition(": ")[2] if cause_of(reason) else reason

@@ -108,8 +108,8 @@ def ended(run: Json) -> str:
     end = str(run.get("end") or "ended")
     why = str(run.get("exit_reason") or "")
     words = _ENDS.get(end, end)
-    if end == "expired" and why.startswith("max_wait"):
-        last = why.partition(": ")[2]
+    if end == "expired":
+        last = str(run.get("exit_detail") or "")
         return f"{words}; its last reason to wait: {last}" if last else words
     if run.get("oom_evidence"):
         evidence = str(run["oom_evidence"])

@@ -344,3 +344,12 @@ def test_an_end_for_want_of_memory_says_what_shows_it(evidence: str, words: str)
     ended = run(status="ended", end="oom", exit_reason="exit 1", oom_evidence=evidence)
     for shown in both(ended):
         assert f"out of memory: {words} (exit 1)" in shown
+
+
+def test_an_expired_run_says_what_it_last_waited_for() -> None:
+    """Its end comes with the sentence that the gate gave, and without one where there is none."""
+    late = run(status="ended", end="expired", exit_reason="max_wait: why", exit_detail="why")
+    for shown in both(late):
+        assert "did not start within --max-wait; its last reason to wait: why" in shown
+    for shown in both(run(status="ended", end="expired", exit_reason="max_wait")):
+        assert "last reason" not in shown

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from jupyter_gpugate.core.endings import cause_of, detail_of
 from jupyter_gpugate.core.explaining.rows import EpisodeCount, Snapshot
 from jupyter_gpugate.core.naming import megabytes
 from jupyter_gpugate.gate.port import Gate, RunView, Status
@@ -40,6 +41,7 @@ async def run_answer(gate: Gate, launcher: Launcher, run_id: str) -> RunAnswer:
 
 def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:
     summary = record.summary
+    reason = summary.get("reason", "")
     outcome = summary.get("outcome") or {}
     end = outcome.get("end") or {}
     return RunAnswer(
@@ -48,7 +50,9 @@ def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:
         status=cast(Status, record.status),
         phase=None,
         end=summary.get("end"),
-        exit_reason=summary.get("reason", ""),
+        exit_reason=reason,
+        exit_cause=cause_of(reason),
+        exit_detail=detail_of(reason),
         exit_code=end.get("exit_code"),
         oom_resource=end.get("oom_resource"),
         oom_evidence=end.get("oom_evidence") or None,

@@ -62,6 +62,10 @@ class RunAnswer:
     phase: Phase | Literal["ending"] | None
     end: EndName | None
     exit_reason: str
+    exit_cause: str = field(
+        metadata={"description": "The word of exit_reason, such as time_limit; or empty."}
+    )
+    exit_detail: str = field(metadata={"description": "The rest of exit_reason."})
     exit_code: int | None
     oom_resource: str | None = field(
         metadata={"description": "The memory that ran out: vram, ram or shm."}
