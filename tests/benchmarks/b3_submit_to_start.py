@@ -3,8 +3,9 @@
 Each begins when the one before it has ended.  The limit is the same supervisor, interpreter and
 shell started by hand, from a run directory that is ready, with a socket that says "go" at once.
 Both go in turn, one eval again and again; beside them, without a bar, a cell that is edited before
-each submit, whose source must be read anew, and the peers that may be installed (task-spooler,
-Slurm), which start a plain Python.
+each submit, whose source must be read anew, the former layout started by hand, whose programs are
+single files in each attempt, and the peers that may be installed (task-spooler, Slurm), which start
+a plain Python.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ Job: TypeAlias = "Callable[[Path], Callable[[], bool]]"
 
 RUNS: Final = 200
 MOST_OF_LIMIT: Final = 1.5
+RUN_V1: Final = Path(__file__).parents[1] / "data" / "run-v1"
 
 
 def run(runs: int = RUNS) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def run(runs: int = RUNS) -> dict[str, Any]:
         places = Places(Path(scratch))
         gate = subprocess.Popen(
             [sys.executable, "-m", "jupyter_gpugate", "serve", "--user"],
-            env=places.environ(),
+            env=_environ(places),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -118,6 +120,11 @@ os.rename(params["mark"] + ".new", params["mark"])
 """
 
 
+def _environ(places: Places) -> dict[str, str]:
+    """Return an environment as users have it: Python may keep what it compiles."""
+    return {k: v for k, v in places.environ().items() if k != "PYTHONDONTWRITEBYTECODE"}
+
+
 def _jobs(places: Places) -> dict[str, Job]:
     client = Client(places.socket)
     first = places.root / "first"
@@ -137,6 +144,7 @@ def _jobs(places: Places) -> dict[str, Job]:
     jobs: dict[str, Job] = {
         "gate": gate,
         "by hand": by_hand.start,
+        "by hand, single files": by_hand.start_single_files,
         "gate, edited": edited,
     }
     for name, command in (("task-spooler", "tsp"), ("srun", "srun")):
@@ -173,25 +181,39 @@ class _ByHand:
         self._programs = places.runs / "programs"
         self._spare = places.root / "by-hand"
         self._spare.mkdir()
-        (self._template / "env.json").write_text(json.dumps(places.environ()))
+        (self._template / "env.json").write_text(json.dumps(_environ(places)))
         self._socket = places.runtime / "go.sock"
         self._server = _Server(str(self._socket), _Go)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self._number = 0
 
     def start(self, mark: Path) -> Callable[[], bool]:
+        attempt, launch = self._attempt(mark)
+        program = self._programs / launch["programs"] / "gpugate_programs" / "supervisor"
+        return self._started(program, attempt)
+
+    def start_single_files(self, mark: Path) -> Callable[[], bool]:
+        attempt, _ = self._attempt(mark)
+        for name in ("supervisor.py", "worker.py"):
+            shutil.copy(RUN_V1 / "attempts" / "1" / name, attempt)
+        return self._started(attempt / "supervisor.py", attempt)
+
+    def _attempt(self, mark: Path) -> tuple[Path, dict[str, Any]]:
+        """Make the directory of the next attempt; return it with its instructions."""
         self._number += 1
         attempt = self._spare / str(self._number) / "attempts" / "1"
         attempt.mkdir(parents=True)
         shutil.copy(self._template / "env.json", self._spare / str(self._number))
         old = self._template / "attempts" / "1"
-        launch = json.loads((old / "launch.json").read_text())
+        launch: dict[str, Any] = json.loads((old / "launch.json").read_text())
         launch |= {"socket": str(self._socket), "run_id": f"by-hand-{self._number}"}
         launch["parameters"] = {"mark": str(mark)}
         (attempt / "launch.json").write_text(json.dumps(launch))
         (attempt / "cell.py").write_text(SOURCE)
         (attempt / "episodes").mkdir(exist_ok=True)
-        program = self._programs / launch["programs"] / "gpugate_programs" / "supervisor"
+        return attempt, launch
+
+    def _started(self, program: Path, attempt: Path) -> Callable[[], bool]:
         supervisor = [sys.executable, "-I", "-S", str(program), str(attempt)]
         process = subprocess.Popen(supervisor, start_new_session=True)
         return lambda: process.poll() is not None
