@@ -32,9 +32,9 @@ STAGING: Final = ("gpugate", "staging")
 #: A path that begins like this means an abstract socket, not a file.
 ABSTRACT: Final = "@gpugate-"
 
-#: Where the state lies when the home is no place for it; survives a reboot.
+#: The place of the state if the home is unsuitable; survives a reboot.
 FALLBACK: Final = Path("/var/tmp")  # noqa: S108 - the folder below it is private, and checked
-#: Where the lock may lie when neither the home nor the fallback will do: lost at a reboot, like it.
+#: Places of the lock if neither the home nor the fallback is suitable: lost at a reboot, like it.
 SPARE: Final = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108 - the same holds for the one below it
 
 #: Modes of a folder that let others write to it, or do anything with it.

@@ -25,7 +25,7 @@ ROOT: Final = str(Path(__file__).resolve().parents[1])
 _OF_A_SERVER: Final = re.compile(
     r"(JUPYTER|JUPYTERHUB|JUPYTERLAB|JPY|CONFIGPROXY|KG|EG|GPUGATE)_", re.IGNORECASE
 )
-#: A word of a variable's name that stands for a secret; headers carry an authorization.
+#: A word in a variable's name that denotes a secret; headers carry an authorization.
 _SECRET: Final = re.compile(
     r"_(TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PWD|KEY|CREDENTIAL|HEADER)S?(_|$)", re.IGNORECASE
 )

@@ -65,11 +65,11 @@ class Client:
         self,
         body: Mapping[str, Any],
         give_up: Callable[[], bool] = lambda: False,
-        told: Callable[[str], None] = lambda _status: None,
+        report: Callable[[str], None] = lambda _status: None,
     ) -> dict[str, Any]:
         """Queue a run; repeating it with the same ``idempotency_key`` queues nothing twice.
 
-        ``told`` is called with the progress, such as "reading", until it is queued.  A gate that
+        ``report`` is called with the progress, such as "reading", until it is queued.  A gate that
         does not answer is asked again for a minute, unless ``give_up`` returns true.
         """
         status, since = "", time.monotonic()
@@ -85,7 +85,7 @@ class Client:
                 return answer
             if status != answer.get("status"):
                 status, since = str(answer.get("status")), time.monotonic()
-                told(status)
+                report(status)
             if self._closed.wait(_FIRST_PAUSE_S):
                 raise GateUnreachable("this client is closed")
 

@@ -24,7 +24,7 @@ from jupyter_gpugate.proc import RUN_MODULE, importable, isolation, peer_of
 
 #: A gate imports its readers, opens its journal and adopts runs before it listens.
 START_WAIT_S: Final = 90.0
-#: How long after the end of a gate that was forestalled the other one's socket may take.
+#: How long the socket of another gate may take after a new gate has ended in its favour.
 FORESTALLED_S: Final = 10.0
 _LONGEST_PATH: Final = 4096
 _PREAMBLE: Final = re.compile(r"^(?:[\d-]{10} [\d:,]+ [A-Z]+ |(\w+\.)*[A-Z]\w+: )")
@@ -60,8 +60,8 @@ def named(environ: Mapping[str, str] = os.environ) -> Optional[Path]:
 
 def candidates(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """Every socket that may be this user's, the likeliest first."""
-    told = environ.get(places.SOCKET_VARIABLE)
-    paths = [Path(told)] if told else []
+    named_path = environ.get(places.SOCKET_VARIABLE)
+    paths = [Path(named_path)] if named_path else []
     paths += gate_record.sockets()
     paths.append(places.runtime_folder(environ) / places.SOCKET_NAME)
     paths += [path for path in map(_recorded, places.state_folders(environ)) if path is not None]
@@ -202,8 +202,8 @@ def _check_listener(line: socket.socket, path: Path) -> None:
 
 
 def _own_log(environ: Mapping[str, str]) -> Path:
-    told = environ.get(places.SOCKET_VARIABLE)
-    folder = Path(told).parent if told else places.runtime_folder(environ)
+    named_path = environ.get(places.SOCKET_VARIABLE)
+    folder = Path(named_path).parent if named_path else places.runtime_folder(environ)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _check_folder(folder)
     return folder / "gate.log"

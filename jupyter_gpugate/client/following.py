@@ -19,7 +19,7 @@ _STEP_S: Final = 0.05
 _PACE_S: Final = 0.25
 #: A gate that is away this long is taken for gone: then one is started.
 _GONE_S: Final = 10.0
-#: A gate that is to be told that nobody waits any more is given this long to hear it.
+#: How long a gate may take to accept a detach.
 _TIME_TO_TELL_S: Final = 5.0
 #: The gate's answer where a run has ended already.
 _TOO_LATE: Final = 409
@@ -82,7 +82,7 @@ class Follower:
         self._leaving: Optional[Background[bool]] = None
         #: Why the gate cannot be asked at the moment; empty when it can.
         self.trouble = ""
-        #: What the gate said to a cancel that it refused, or has not taken yet.
+        #: The gate's answer to a cancel that it refused, or has not accepted yet.
         self.refused = ""
         self.not_taken = ""
         self._thread = threading.Thread(target=self._follow, name="gpugate-follow", daemon=True)

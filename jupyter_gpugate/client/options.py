@@ -206,7 +206,7 @@ ESTIMATE_OPTIONS: Final = (
     _option("--episodes", type=positive, metavar="N", help="for N units of work"),
 )
 
-#: What a lock is on.
+#: The resource of a lock.
 RESOURCE: Final = _option(
     "resource",
     nargs="?",

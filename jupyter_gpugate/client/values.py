@@ -25,7 +25,7 @@ from jupyter_gpugate.places import staging_folder
 
 #: Smaller buffers stay inside the pickle: a page each would cost more than it saves.
 _OUT_OF_BAND_FROM: Final = 64 * 1024
-#: Where a buffer begins, for arithmetic on vectors; its length stands before it.
+#: Alignment of a buffer, for arithmetic on vectors; its length precedes it.
 _ALIGNED: Final = 64
 #: A staging folder that is older has lost its notebook: a submit takes it over in seconds.
 _ABANDONED_S: Final = 86400.0

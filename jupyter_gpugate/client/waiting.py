@@ -20,7 +20,7 @@ from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.client.errors import GateUnreachable, Interrupted
 from jupyter_gpugate.client.following import Background, Follower, State, in_background
 
-#: How long a first interrupt stands before the run is left to itself.
+#: How long a first interrupt waits for a second one before the run goes on alone.
 SECOND_CHANCE_S: Final = 5.0
 #: Cancel (grace and all) may take a while; an interrupt this long after it no longer waits for it.
 _TIME_TO_CANCEL_S: Final = 1.0
@@ -128,15 +128,15 @@ def submitted(
     interrupts afterwards.  Only an interrupt that would not wait for a cancel either gives
     up, and after an interrupt a gate that does not answer is not asked again.
     """
-    heard: list[str] = []
+    reports: list[str] = []
     shown = 0
     work = Background(
-        lambda: client.submit(body, give_up=interrupts.asked_to_end, told=heard.append)
+        lambda: client.submit(body, give_up=interrupts.asked_to_end, report=reports.append)
     )
     while not work.done():
-        if len(heard) > shown:
-            shown = len(heard)
-            show({"name": body.get("name"), "status": heard[-1]}, "")
+        if len(reports) > shown:
+            shown = len(reports)
+            show({"name": body.get("name"), "status": reports[-1]}, "")
         if patience.verdict(interrupts.count, time.monotonic()) is Verdict.ENOUGH:
             client.close()
             work.done(timeout_s=None)
@@ -172,7 +172,7 @@ def until_end(
             follower.cancel()
         verdict = _overruled(verdict, follower, interrupts, state)
         note = "" if ended else _note(verdict, follower)
-        # Whoever leaves says so in words of its own.
+        # A wait that is left has a message of its own.
         if ended or (verdict is not Verdict.LEAVE and (news or note != shown)):
             show(state, note)
             shown = note

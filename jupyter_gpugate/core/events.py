@@ -272,7 +272,7 @@ Event = Union[
 
 EVENT_TYPES: dict[str, type] = {cls.kind: cls for cls in Event.__args__}  # type: ignore[attr-defined]
 UNJOURNALLED = (Beat, Present, DriverSeen)
-#: These are synced to the disk before anybody is told; the others ride along.
+#: These are synced to the disk before they are reported; others are synced with them.
 DURABLE = (Requested, Withdrawn, Granted, Declined, Finished)
 #: These do not exist unless they are written down; ends and releases count all the same, in memory.
 REFUSED = (Requested, Started, Locked, DrainChanged, CalibrationForgotten, DeviceForgotten)

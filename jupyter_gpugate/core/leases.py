@@ -73,7 +73,7 @@ class Measured:
     """The gate's own measurements of a lease's holder, and of those beside it."""
 
     usage: Mapping[str, Usage]
-    #: Who else held what on each resource when it began, and who has grown where that ran short.
+    #: The other holders on each resource when it began, and those that grew where it ran short.
     others: Mapping[str, tuple[Share, ...]]
     grown: Mapping[str, tuple[Rise, ...]] = field(default_factory=dict)
     #: Resource -> what processes that were no run's held there when this one was first seen.
@@ -194,11 +194,11 @@ class Lingering:
     resource: str
     charge_bytes: int
     held_bytes: int
-    last_held_bytes: int  # when somebody of the tree was last seen
+    last_held_bytes: int  # when a process of the tree was last seen
     ended_at: float
     supervisor: Optional[ProcessKey] = None  # it says that the rest is gone, and goes last
     tree: tuple[ProcessKey, ...] = ()
-    tree_alive: bool = True  # until a sample shows that nobody of the tree is left
+    tree_alive: bool = True  # until a sample shows that no process of the tree is left
     most_free_bytes: Optional[int] = None  # since the tree is gone: what is beyond came back
 
     def reservation(self) -> int:

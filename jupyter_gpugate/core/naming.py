@@ -15,7 +15,7 @@ from jupyter_gpugate.core.state import GateState
 
 Inventory = Mapping[str, Device]
 
-#: "GPU-" and eight digits: what tells most devices apart.
+#: "GPU-" and eight digits, which distinguish most devices.
 SHORT = 12
 
 

@@ -78,7 +78,7 @@ class DeviceReading:
     taken_at: float
     free_bytes: Optional[int]
     driver_reserved_bytes: Optional[int] = None
-    processes: Optional[tuple[GpuProcess, ...]] = None  # None: nobody can be named
+    processes: Optional[tuple[GpuProcess, ...]] = None  # None: no process can be named
     processes_fault: Optional[Fault] = None
     utilisation: Optional[float] = None  # 0..1; None where it cannot be read, which is not idle
     fault: Optional[Fault] = None
@@ -168,7 +168,7 @@ class Sample:
     devices: tuple[DeviceReading, ...] = ()
     readers: tuple[ReaderHealth, ...] = ()
     kernels: tuple[KernelProcess, ...] = ()
-    pids_are_ours: bool = True  # False: the driver speaks of another PID namespace
+    pids_are_ours: bool = True  # False: the driver's pids are of another PID namespace
     boot_id: str = ""
 
     def device(self, uuid: str) -> Optional[DeviceReading]:

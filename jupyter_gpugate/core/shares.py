@@ -28,9 +28,9 @@ class ResourceAttribution:
     by_holder: Mapping[Holder, int]
     external_bytes: int
     overlap_bytes: int
-    unknown: tuple[Holder, ...] = ()  # on the device, but the driver tells no bytes
+    unknown: tuple[Holder, ...] = ()  # on the device, but the driver reports no bytes
     external: tuple[ExternalProcess, ...] = ()
-    fault: Optional[str] = None  # why nobody can be named
+    fault: Optional[str] = None  # why no holder can be named
 
     @property
     def attributed_bytes(self) -> int:
@@ -49,7 +49,7 @@ class Attribution:
 class Who:
     """A holder of memory that is promised to no run."""
 
-    kind: str  # "process", "notebook" or "run"; empty where nobody can be named
+    kind: str  # "process", "notebook" or "run"; empty if no holder can be named
     name: str = ""
     pid: int = 0
     start_ticks: Optional[int] = None

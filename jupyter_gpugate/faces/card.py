@@ -21,7 +21,7 @@ _MOST_WARNINGS: Final = 50
 _LABEL_WIDTH: Final = 10
 _MEMORY_LABEL: Final = "memory"
 _TRACEBACK: Final = "Traceback (most recent call last):"
-#: What Python writes between a traceback and the one that it led to.
+#: Python's lines between a traceback and the one that it led to.
 _CHAINED: Final = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -130,8 +130,8 @@ def output(text_: str, run_id: str = "", start: int = 0) -> dict[str, str]:
 
 def rest_html(run: Json, text_: str) -> str:
     """Return output for the place that `output` made."""
-    told = {**run, "output_tail": text_}
-    shown = without_traceback(told) if run.get("status") == "ended" else told
+    state = {**run, "output_tail": text_}
+    shown = without_traceback(state) if run.get("status") == "ended" else state
     return _output_html(screen.html(str(shown["output_tail"])))
 
 

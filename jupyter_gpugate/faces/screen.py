@@ -33,7 +33,7 @@ _COLOURS: Final = ("#555", "#c33", "#2a7d2a", "#96700a", "#2a5db0", "#a03a9a", "
 
 #: Cells that escapes of one output may fill or erase beyond those that its text fills.
 _SPARE_CELLS: Final = 4 * TAIL_CHARS
-#: What an empty row below the text counts for among them, and the most rows of one move.
+#: The weight of an empty row below the text among them, and the most rows of one move.
 _ROW_CELLS: Final = 64
 _MOST_ROWS: Final = 1000
 #: Digits of a number that are read: no screen has as many columns.

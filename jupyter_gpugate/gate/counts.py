@@ -10,7 +10,7 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow.tick import Tick
 from jupyter_gpugate.core.reports import AttemptOutcome
 
-#: What a request that is well made can be refused for.
+#: The errors of well-formed requests.
 REFUSALS = ("impossible", "queue_full")
 
 

@@ -63,8 +63,8 @@ class LeaseRequestHandler(LeaseHandler):
             return
         problem = impossible(self.gate.state, self.gate.sample, request)
         if problem is not None:
-            told = {"field": problem.field_name, **problem.numbers}
-            self._refuse(400, "impossible", problem.message, **told)
+            detail = {"field": problem.field_name, **problem.numbers}
+            self._refuse(400, "impossible", problem.message, **detail)
             return
         full = self._queue_is_full(request)
         if full is not None:

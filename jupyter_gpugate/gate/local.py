@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.admission.masks import told
+from jupyter_gpugate.core.admission.masks import in_words
 from jupyter_gpugate.core.evidence import Track
 from jupyter_gpugate.core.explaining.forecast import forecast
 from jupyter_gpugate.core.explaining.rows import Forecast, Snapshot
@@ -105,7 +105,7 @@ class LocalGate(Gate):
             queued=waiting,
             running=running_row(state, lease, now) if lease is not None else None,
             devices=tuple(device_name(state, uuid) for uuid in devices),
-            visible=told(visible, state.inventory),
+            visible=in_words(visible, state.inventory),
         )
 
     async def story(self, run_id: str) -> list[Json]:

@@ -136,7 +136,7 @@ def _lock_file(path: Path) -> int | None:
     descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Removed between the two calls, it would be a lock that nobody else looks at.
+        # Removed between the two calls, it would be a lock that no other process sees.
         if _is_at(descriptor, path):
             return descriptor
     except BlockingIOError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from jupyter_gpugate.core.admission.devices import closed_by, resources_of
-from jupyter_gpugate.core.admission.masks import VARIABLE, mask_of, told, visible
+from jupyter_gpugate.core.admission.masks import VARIABLE, in_words, mask_of, visible
 from jupyter_gpugate.core.admission.room import live_runs
 from jupyter_gpugate.core.naming import matches, name_of, short
 from jupyter_gpugate.core.resources import MACHINE
@@ -72,7 +72,7 @@ def refuse_hidden(
     mask = None if setting is None else mask_of({VARIABLE: setting})
     seen = visible(mask, state.inventory)
     if seen is not None and resource != MACHINE and not seen.issuperset(closed):
-        here = told(mask, state.inventory)
+        here = in_words(mask, state.inventory)
         problem = f"resource: {words_for(state, resource)} is not visible to this notebook: {here}"
         raise Rejected("bad_request", problem, field="resource")
 

@@ -128,7 +128,7 @@ class Sampler:
             reading = self._machine.read()
             try:
                 self._loop.call_soon_threadsafe(self._take, reading)
-            except RuntimeError:  # the loop is gone, and so is whoever would want this
+            except RuntimeError:  # the loop is gone, and so is the receiver
                 return
             self._asked.wait(max(0.0, begun + BEAT_S - time.monotonic()))
 

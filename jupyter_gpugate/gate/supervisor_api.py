@@ -33,7 +33,7 @@ class StartedHandler(LeaseHandler):
             event = ev.Started(
                 self.gate.now(), message.run_id, message.fence, process, message.boot_id
             )
-            # Of two that ask in one tick the journal has one, and the other is told so.
+            # Of two requests in one tick the journal has one, and the other is answered so.
             await self.gate.record(event)
             lease = self.lease(message.run_id, message.fence)
             if lease is None:
@@ -52,7 +52,7 @@ class HeartbeatHandler(LeaseHandler):
     def post(self) -> None:
         message = self.read(HeartbeatMessage)
         if self._is_forgotten(message.run_id):
-            # This gate's journal was lost.  The run is nobody's now, but it is not to be stopped.
+            # This gate's journal was lost.  The run has no lease, but must not be stopped.
             self.reply(message, Verdict())
             return
         lease = self.lease(message.run_id, message.fence)

@@ -53,18 +53,18 @@ class LiveCard:
 
     def show(self, run: Json, note: str = "") -> None:
         """Show the run's state and a note below it; nothing happens when both look the same."""
-        told = card.without_traceback(run)
+        shown = card.without_traceback(run)
         each = self.updates and not self.scripted
-        seen = card.bundle(told, note) if each else _turn(run, note)
-        if seen == self._shown:
+        forms = card.bundle(shown, note) if each else _turn(run, note)
+        if forms == self._shown:
             return
-        self._shown = seen
+        self._shown = forms
         if not self.updates:
-            print(card.text(told, note))  # noqa: T201 - the terminal's display
+            print(card.text(shown, note))  # noqa: T201 - the terminal's display
         elif self._handle is None:
-            self._handle = _display(bundle(told, note), raw=True, display_id=True)
+            self._handle = _display(bundle(shown, note), raw=True, display_id=True)
         else:
-            self._handle.update(bundle(told, note), raw=True)
+            self._handle.update(bundle(shown, note), raw=True)
 
 
 def bundle(run: Json, note: str = "") -> dict[str, str]:

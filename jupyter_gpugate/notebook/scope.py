@@ -26,9 +26,9 @@ _READS: Final = frozenset(
 _COMPREHENSIONS: Final = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 #: By these a cell may bind names that the compiler does not know.
 _BINDS_ANY_NAME: Final = frozenset({"exec", "globals", "locals", "vars"})
-#: What the run itself provides.
+#: Names that the run itself provides.
 PROVIDED: Final = frozenset({"episodes", "worker", "workers", "params"})
-#: What IPython gives to every notebook, and to a run as well.
+#: Names that IPython gives to every notebook, and to a run as well.
 _EVERYWHERE: Final = frozenset({"exit", "get_ipython", "open", "quit"})
 
 
@@ -104,10 +104,10 @@ def remedy(names: Sequence[str], notebook: Mapping[str, Any]) -> str:
         name, where = modules[0], notebook[modules[0]].__name__
         line = f"import {where}" if where == name else f"import {where} as {name}"
         return f"`{name}` is imported in this notebook but not in the cell: add `{line}` to it"
-    told = ", ".join(f"`{name}`" for name in names)
+    listed = ", ".join(f"`{name}`" for name in names)
     verb = "is" if len(names) == 1 else "are"
     add = f"add --input {','.join(names)}"
-    return f"{told} {verb} defined in this notebook but not given to the run: {add}"
+    return f"{listed} {verb} defined in this notebook but not given to the run: {add}"
 
 
 def _compiled(source: str) -> types.CodeType:

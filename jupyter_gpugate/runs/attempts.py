@@ -67,7 +67,7 @@ class Attempts:
         self._addresses = addresses
         self._grace_s = grace_s
         self._log = log
-        self.fences: set[int] = set()  # whose grants need not be told again
+        self.fences: set[int] = set()  # whose grants need not be sent again
 
     def start(self, record: Record, grant: Grant) -> None:
         """Use a grant, once all of the attempt before is over."""
@@ -80,7 +80,7 @@ class Attempts:
         record.supervisor = await asyncio.to_thread(supervisor_of, record)
         begun = any((record.attempt_path / name).exists() for name in ("tree.json", "_DONE"))
         if record.supervisor is None and not begun and record.fence is None:
-            # Nothing of it ever ran: its grant, if it still stands, comes again.
+            # It never ran: its grant, if still valid, comes again.
             record.summary = {**record.summary, "attempt": record.attempt - 1}
             return
         record.fence = launch.get("fence") if launch else record.fence
@@ -148,13 +148,13 @@ class Attempts:
         cgroup = await asyncio.to_thread(directory.cgroup_of, record.attempt_path)
         await Cgroup(cgroup, record.run_id).remove()
         report = from_json(EndReport, outcome["end"], "end")
-        told = await self._gate.tell(FinishedMessage(record.run_id, record.fence or 0, report))
+        answer = await self._gate.tell(FinishedMessage(record.run_id, record.fence or 0, report))
         self.fences.discard(record.fence or 0)
-        peaks = (told.peaks if told else None) or _reported_peaks(report)
+        peaks = (answer.peaks if answer else None) or _reported_peaks(report)
         if report.outcome.value in REQUEUED:
             await self._requeue(record, report, outcome)
         else:
-            seen = {"elsewhere": told.elsewhere, "grown": list(told.grown)} if told else {}
+            seen = {"elsewhere": answer.elsewhere, "grown": list(answer.grown)} if answer else {}
             known = {name: value for name, value in seen.items() if value}
             record.summary = {**record.summary, "peaks": peaks, **known}
             await self.end(record, _end_of(record, report), report.reason, outcome)
@@ -164,7 +164,7 @@ class Attempts:
         outcome = record.summary.get("outcome")
         launch = await asyncio.to_thread(directory.launch_of, record.attempt_path)
         if outcome and launch:
-            with suppress(ProtocolError):  # a summary that somebody has changed
+            with suppress(ProtocolError):  # a summary that was changed by hand
                 end = from_json(EndReport, outcome["end"], "end")
                 await self._gate.tell(FinishedMessage(record.run_id, launch["fence"], end))
         if not outcome or outcome["end"]["outcome"] in REQUEUED:
@@ -190,7 +190,7 @@ class Attempts:
         end = to_json(EndReport(how, reason))
         outcome = {"end": end, "kill": kill, "wall_ended": time.time()}
         write = asyncio.to_thread(directory.write_outcome, path, outcome)
-        with suppress(OSError):  # whoever reads the attempt without it finds it lost again
+        with suppress(OSError):  # without it the attempt reads as lost again
             await self._tasks.unbroken(write)
         return outcome
 
@@ -223,19 +223,19 @@ class Attempts:
         if record.status == ENDED:
             return
         record.ending = True
-        told: dict[str, Any] = {}
+        reported: dict[str, Any] = {}
         if record.attempt:
-            told = await asyncio.to_thread(events.told_by_run, record.attempt_path)
+            reported = await asyncio.to_thread(events.told_by_run, record.attempt_path)
         summary = {
             **record.summary,
-            **told,
+            **reported,
             "status": ENDED,
             "end": end.value,
             "reason": reason,
             "ended": _ended_at(outcome),
             "outcome": outcome,
         }
-        # Nobody is told of an end that is not on the disk yet, unless the disk takes none.
+        # An end is reported once it is on the disk, unless the disk is full.
         if not await self._is_written(record, summary):
             self._tasks.spawn(self._write_later(record, summary))
         record.summary = summary
@@ -276,9 +276,9 @@ def _outcome_of(attempt: Path) -> dict[str, Any] | None:
 
 def _ended_at(outcome: Mapping[str, Any] | None) -> float:
     """Return the wall-clock time of the end, which stays the same when it is reported again."""
-    told = (outcome or {}).get("wall_ended")
+    answer = (outcome or {}).get("wall_ended")
     now = time.time()
-    return told if isinstance(told, float) and 0 < told < now else now
+    return answer if isinstance(answer, float) and 0 < answer < now else now
 
 
 def _end_of(record: Record, report: EndReport) -> RunEnd:

@@ -217,8 +217,8 @@ def write_stop(attempt: Path, stop: Mapping[str, Any]) -> None:
 
 def cgroup_of(attempt: Path) -> str:
     """Return the cgroup of an attempt of this boot, as its supervisor named it; "": it had none."""
-    told = _tree(attempt).get("cgroup")
-    return told if isinstance(told, str) else ""
+    cgroup = _tree(attempt).get("cgroup")
+    return cgroup if isinstance(cgroup, str) else ""
 
 
 def regain(attempt: Path) -> None:

@@ -121,8 +121,8 @@ class Inventory:
             if summary is None:
                 others.append(run_id)
                 continue
-            told = summary.get("machine")
-            host = "" if self._machine.owns(told) else host_of(told)
+            machine = summary.get("machine")
+            host = "" if self._machine.owns(machine) else host_of(machine)
             rows.append((row_of(run_id, summary, host), summary.get("key")))
         return rows, others
 

@@ -318,7 +318,7 @@ class Launcher:
         if record.supervisor is None and await self._withdraw(record, "cancelled"):
             return "withdrawn"
         stop = {"reason": "cancelled", "at": time.monotonic()}
-        with suppress(OSError):  # a full disk keeps nobody from stopping a run
+        with suppress(OSError):  # a full disk must not prevent a stop
             await asyncio.to_thread(directory.write_stop, record.attempt_path, stop)
         if record.supervisor is not None:
             send(record.supervisor, signal.SIGTERM)

@@ -104,7 +104,7 @@ class UnixClient:
         """Send one request; raise `OSError` without an answer."""
         request = HTTPRequest(f"http://localhost{path}", connect_timeout=5, **options)
         answer = self._client.fetch(request, raise_error=False)
-        # Whoever no longer waits must not make the client complain about an answer that comes late.
+        # A cancelled wait must not make the client complain about a late answer.
         answer.add_done_callback(lambda late: late.cancelled() or late.exception())
         try:
             return await asyncio.shield(answer)

@@ -40,18 +40,18 @@ class Machine:
     def to_json(self) -> dict[str, str]:
         return asdict(self)
 
-    def owns(self, told: object) -> bool:
+    def owns(self, record: object) -> bool:
         """Return whether a run with this record of its machine was submitted on this one.
 
         A run without a record was written before there were marks.  If the state directory was
         lost or moved, boot and pids still show that the run's processes can be judged here.
         """
-        if not isinstance(told, Mapping):
+        if not isinstance(record, Mapping):
             return True
-        if told.get("mark") == self.mark:
+        if record.get("mark") == self.mark:
             return True
         same = (self.boot_id, self.pids)
-        return bool(all(same)) and (told.get("boot_id"), told.get("pids")) == same
+        return bool(all(same)) and (record.get("boot_id"), record.get("pids")) == same
 
 
 def this_machine(state: Path) -> Machine:
@@ -69,9 +69,9 @@ def renew_mark(state: Path, machine: Machine) -> None:
             folder.write(MARK_FILE, f"{machine.mark}\n".encode())
 
 
-def host_of(told: object) -> str:
+def host_of(record: object) -> str:
     """Return the name, for people, of the machine in a run's record."""
-    host = told.get("host") if isinstance(told, Mapping) else None
+    host = record.get("host") if isinstance(record, Mapping) else None
     return host if isinstance(host, str) and host else "an unknown host"
 
 
@@ -93,6 +93,6 @@ def _pid_namespace() -> str:
         return ""
 
 
-def elsewhere(told: Any) -> str:
+def elsewhere(record: Any) -> str:
     """Describe a run of another machine, for people."""
-    return f"on another machine ({host_of(told)})"
+    return f"on another machine ({host_of(record)})"

@@ -111,7 +111,7 @@ def environment(process: Path) -> bytes:
     Raises `OSError` where it may not be read.
     """
     text = b""
-    with suppress(ProcessLookupError):  # told by newer kernels where others tell nothing
+    with suppress(ProcessLookupError):  # reported only by newer kernels
         text = (process / "environ").read_bytes()
     if text:
         return text

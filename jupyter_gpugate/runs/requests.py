@@ -74,7 +74,7 @@ def spec_of(
         "cwd": cwd,
         "gpus": body["gpus"],
         "visible": None if mask is None else list(mask),
-        # Where the gate manages no device, nobody has to be kept off one.
+        # If the gate manages no device, the mask need not be replaced.
         "keeps_mask": body.get("managed") is False,
         "inputs": list(inputs.get("names") or ()),
         "staged": inputs.get("staged") or "",

@@ -28,7 +28,7 @@ from jupyter_gpugate.runs.record import Record
 
 OOM_SCORE = 500
 
-#: What a machine is out of for a while; a run that cannot start for it is none that never can.
+#: Temporary shortages of a machine; a run that cannot start for one may start later.
 PASSING = frozenset(
     {
         errno.ENOSPC,
@@ -45,7 +45,7 @@ _PYTHONS_LIBRARY = frozenset({"PYTHONHOME", "PYTHONPLATLIBDIR"})
 _LAST_BYTES = 4096
 #: The loader's word on a library of LD_PRELOAD that it cannot find, which ends nothing.
 _IGNORED = re.compile(rb"ERROR: ld\.so: .*: ignored\.$")
-#: What a launch says of its grant, for people to read.
+#: Fields of the grant in a launch record, for people to read.
 GRANTED = ("attempt", "devices", "charges", "basis", "caps", "enforcement", "estimate")
 
 

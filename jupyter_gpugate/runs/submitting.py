@@ -137,7 +137,7 @@ class Submissions:
         try:
             await self._asked(RequestMessage(request))
         except GateAwayRefused:
-            # It may have heard the question all the same.
+            # It may have received the request all the same.
             self._tasks.spawn(self._withdraw(run_id))
             await asyncio.to_thread(remove_run, path)
             raise
@@ -157,8 +157,8 @@ class Submissions:
         spec, environ = spec_of(run_id, body, self._root, digest)
         source = await self._read(spec, environ, body)
         _refuse_unreadable(source)
-        told = ("source_hash", "files", "packages", "runtime", "python")
-        spec.update({name: source[name] for name in told})
+        fields = ("source_hash", "files", "packages", "runtime", "python")
+        spec.update({name: source[name] for name in fields})
         home = home_of(spec["kernel"])
         spec.update(cgroups=dict(home.joins), cgroup=home.memory, cgroup_note=home.note)
         return spec, environ, request_of(spec, self._owner)
@@ -201,8 +201,8 @@ class GateAwayRefused(Refused):
 
 def _first_summary(spec: Mapping[str, Any]) -> dict[str, Any]:
     """A run as it is at its submit, with what lists need of its spec."""
-    told = {field: spec[field] for field in ("run_id", "name", "machine", "submitted")}
-    return {**told, "key": spec.get("idempotency_key"), "status": QUEUED, "attempt": 0}
+    fields = {field: spec[field] for field in ("run_id", "name", "machine", "submitted")}
+    return {**fields, "key": spec.get("idempotency_key"), "status": QUEUED, "attempt": 0}
 
 
 def _refuse_unreadable(source: Mapping[str, Any]) -> None:

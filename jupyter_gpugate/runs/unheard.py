@@ -18,8 +18,8 @@ Submitted = tuple[str, bool]
 
 def digest_of(body: Body) -> str:
     """Return the identity of a body without its kernel: a restarted kernel sends the same run."""
-    told = {k: v for k, v in body.items() if k != "kernel"}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    fields = {k: v for k, v in body.items() if k != "kernel"}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 class Unheard:

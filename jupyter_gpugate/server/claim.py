@@ -103,10 +103,10 @@ class Claim:
 
     def _in_force(self) -> dict[str, Any]:
         try:
-            told = json.loads(self._of_user.recorded() if self._of_user is not None else "")
+            record = json.loads(self._of_user.recorded() if self._of_user is not None else "")
         except ValueError:
             return {}
-        return told if isinstance(told, dict) else {}
+        return record if isinstance(record, dict) else {}
 
     def _recorded(self) -> str:
         try:

@@ -190,7 +190,7 @@ class Doors:
         self._listener, self.path, self._file = listener, place, place.lstat()
         self._attend(listener)
         if old is not None:
-            self._accept(old)  # whoever is in its line already
+            self._accept(old)  # the callers that are in its backlog already
             self._loop.remove_reader(old.fileno())
             old.close()
         if was_here and old_path is not None:

@@ -43,7 +43,7 @@ from jupyter_gpugate.server.lines import FORWARD_TIMEOUT_S, Lines
 from jupyter_gpugate.server.paths import user_socket
 
 EVENTS = Path(__file__).with_name("event_schemas")
-#: Every transition of a run is told on the server's event bus under this name.
+#: Every transition of a run is emitted on the server's event bus under this name.
 TRANSITION = "urn:jupyter-gpugate:run-transition:v1"
 
 
@@ -179,7 +179,7 @@ class GpuGate(ExtensionApp):
             raise ConnectionError(fault)
         return await self.lines.fetch(target, method=method, headers=headers, body=body)
 
-    # -- starting, and what is heard from the gate ------------------------------------------------
+    # -- starting, and changes reported by the gate -----------------------------------------------
 
     def _begin(self) -> None:
         self._start = asyncio.ensure_future(self.host.start())

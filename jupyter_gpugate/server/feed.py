@@ -23,7 +23,7 @@ from jupyter_gpugate.runs.record import ENDED, QUEUED, Record
 
 #: More than a follower can miss between two questions.
 KEPT = 4096
-#: What a live attempt goes through, and how far each is on the way.
+#: The phases of a live attempt, in their order.
 WAY = (Phase.GRANTED, Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
 
 
@@ -70,7 +70,7 @@ class Feed:
         #: Runs that have left the gate while their run side is not done with them.
         self._parting: dict[str, GateEnd | None] = {}
         self._standings = dict(gate.follow(self._hear))
-        #: Where runs stood before anything was told.
+        #: The states of runs before the first transition.
         self.first: Mapping[str, Standing] = dict(self._standings)
 
     def _hear(self, changes: Sequence[Change]) -> None:

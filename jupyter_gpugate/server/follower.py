@@ -53,7 +53,9 @@ class Follower:
         self._log = log
         self._epoch = ""
         self._last = 0
-        self._standings: dict[str, Standing] | None = None  # of unfinished runs; None: never heard
+        self._standings: dict[str, Standing] | None = (
+            None  # of unfinished runs; None: never reported
+        )
         self._hooks: set[asyncio.Task[None]] = set()
 
     @property

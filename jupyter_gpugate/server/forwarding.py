@@ -20,7 +20,7 @@ from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.server.http.bodies import MOST_BODY_BYTES, TOO_LARGE
 
 PASSED_ON = ("Content-Type", "If-None-Match", "Prefer")
-#: What a browser says to its server in a query is no business of the gate.
+#: A browser's query parameters for its server, which are not for the gate.
 OF_THE_BROWSER = ("token", "_xsrf", "no_track_activity")
 PASSED_BACK = (
     "Content-Type",
@@ -31,7 +31,7 @@ PASSED_BACK = (
     "Preference-Applied",
 )
 WITH_BODY = ("POST", "PUT", "PATCH")
-#: What quoting must leave alone in a path that is quoted already.
+#: Characters that quoting must keep in a path that is quoted already.
 UNTOUCHED = "%/:@!$&'()*+,;=~"
 SCRIPT = Path(__file__).parent / "static" / "live.js"
 
@@ -105,8 +105,8 @@ class GuardedHandler(ExtensionHandlerMixin, APIHandler):
         error = kwargs.get("exc_info", (None, None, None))[1]
         words = {400: "bad_request", 404: "not_found", 405: "bad_method"}
         word = "forbidden" if status_code in (401, 403) else words.get(status_code, "internal")
-        told = getattr(error, "log_message", None) or responses.get(status_code, "")
-        self.fail(status_code, word, str(told))
+        message = getattr(error, "log_message", None) or responses.get(status_code, "")
+        self.fail(status_code, word, str(message))
 
     def fail(self, status: int, error: str, message: str, **detail: Any) -> None:
         self.set_status(status)

@@ -94,10 +94,10 @@ class Host:
         self.owner = UserNames().of(os.geteuid())
         self.door = Door(self.owner)
         self.services = Services(self.door.admit)
-        self.fault = ""  # why nobody can be asked here
+        self.fault = ""  # why no gate can be asked here
         self.ready = asyncio.Event()
-        told = json.loads(settings.as_text())
-        self._claim = Claim(settings.socket, settings.state, told)
+        fields = json.loads(settings.as_text())
+        self._claim = Claim(settings.socket, settings.state, fields)
         self._doors: Doors | None = None
         self._machine: Machine | None = None  # as its mark in the state directory names it
         self._starting: subprocess.Popen[bytes] | None = None  # a gate outside of this run
@@ -232,7 +232,7 @@ class Host:
         local = LocalGate(gate, history, self.owner)
         feed = Feed(local, launcher)
         gate.listeners.append(history.look)
-        # Whoever asked for a run before all are known would be told that there is none.
+        # A request for a run before all are registered would be answered that there is none.
         self.services.open(Backend(local, launcher, feed))
 
     def _listen(self, gate: GateLoop) -> None:

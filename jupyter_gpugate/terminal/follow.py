@@ -28,7 +28,7 @@ from jupyter_gpugate.client.waiting import (
 )
 from jupyter_gpugate.faces import card, words
 
-#: How often the numbers of an unchanged reason are told anew.
+#: How often the numbers of an unchanged reason are printed again.
 _NUMBERS_S: Final = 60.0
 
 
@@ -147,7 +147,7 @@ def write(text: str) -> None:
     except OSError as error:
         if error.errno not in (errno.EPIPE, errno.EIO):
             raise
-        # What is still buffered would fail again when the interpreter ends.
+        # Buffered output would fail again when the interpreter ends.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)

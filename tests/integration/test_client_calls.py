@@ -97,7 +97,7 @@ def test_a_submit_that_takes_long_is_told_how_far_it_is(gate: GateStandIn) -> No
         told.append(status)
         gate.refusals.clear()
 
-    answer = connect(start=False).submit({"name": "x", "idempotency_key": "k"}, told=go_on)
+    answer = connect(start=False).submit({"name": "x", "idempotency_key": "k"}, report=go_on)
     assert (told, list(gate.runs)) == (["reading"], [answer["run_id"]])
     assert len(gate.bodies("/runs")) >= 2
 
@@ -113,7 +113,7 @@ def test_a_gate_that_falls_silent_while_it_reads_is_told_as_such(
         gate.refusals[("POST", "/runs")] = (0, None)
 
     with pytest.raises(GateUnreachable, match=r"still reading your sources \(\d+ s\)"):
-        connect(start=False).submit({"name": "x", "idempotency_key": "k"}, told=fall_silent)
+        connect(start=False).submit({"name": "x", "idempotency_key": "k"}, report=fall_silent)
 
 
 def test_an_unchanged_run_is_not_sent_again(gate: GateStandIn) -> None:

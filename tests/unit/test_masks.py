@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.admission.impossible import impossible
-from jupyter_gpugate.core.admission.masks import mask_of, told, visible
+from jupyter_gpugate.core.admission.masks import in_words, mask_of, visible
 from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.decisions import Check
 from jupyter_gpugate.core.explaining.snapshot import queued_row
@@ -174,7 +174,7 @@ def test_the_size_that_counts_is_of_the_devices_that_the_notebook_sees() -> None
 def test_numbers_among_boards_that_differ_are_told_with_their_order() -> None:
     """CUDA may count them by speed; the gate counts them by the PCI bus, and says so."""
     mixed = {"GPU-0": board(0), "GPU-1": replace(board(1), model="H100")}
-    assert "(numbers in PCI bus order) leaves GPU 1" in told(("1",), mixed)
-    assert "order" not in told(("GPU-1",), mixed)
-    assert "order" not in told(("1",), {"GPU-0": board(0), "GPU-1": board(1)})
-    assert not told(None, mixed)
+    assert "(numbers in PCI bus order) leaves GPU 1" in in_words(("1",), mixed)
+    assert "order" not in in_words(("GPU-1",), mixed)
+    assert "order" not in in_words(("1",), {"GPU-0": board(0), "GPU-1": board(1)})
+    assert not in_words(None, mixed)

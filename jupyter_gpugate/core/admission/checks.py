@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, Union
 
-from jupyter_gpugate.core.admission.masks import told as words_of
+from jupyter_gpugate.core.admission.masks import in_words as words_of
 from jupyter_gpugate.core.admission.placement import place
 from jupyter_gpugate.core.admission.room import Room, live_runs, ram_in
 from jupyter_gpugate.core.decisions import TOLD_ORDER, Check, Reason, Refusal
@@ -72,7 +72,7 @@ class Asks(NamedTuple):
         if need.need_bytes is not None:
             charge, most = need.need_bytes, room.most_bytes
             if charge > most:
-                # What the machine cannot give is no condition for a start: the margin goes first.
+                # A start never needs more than the machine has: the margin is dropped first.
                 charge = max(most, charge if need.peak_bytes is None else need.peak_bytes)
             return Ask(charge, Basis.DECLARED if room.declared else need.basis)
         traits = self.state.traits
@@ -177,7 +177,7 @@ def _nearest(asks: Asks, rooms: Mapping[str, Room], looks: Mapping[str, Look]) -
         room = rooms[uuid]
         if room.device is None:
             continue
-        # What would take it now ranks before all that would not.
+        # Devices that would take it now rank before all others.
         far = -len(_FARNESS) if reason is None else _FARNESS[reason.check]
         short = ask.charge_bytes - room.room_bytes if ask else 0
         ranks.setdefault(room.device.model, []).append((far, short, room.device.index, uuid))

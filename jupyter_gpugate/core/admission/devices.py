@@ -32,13 +32,13 @@ def lock_on(state: GateState, device: Device) -> Optional[Lock]:
 
 def ignored_settings(state: GateState) -> tuple[str, ...]:
     """Settings that name a device and have no effect, and why."""
-    told = []
+    notes = []
     for name in state.traits.usable_vram_bytes:
         device = state.inventory.get(name)
         if device is None:
-            told.append(f"usable_vram_mb: no device here has the UUID {name!r}")
+            notes.append(f"usable_vram_mb: no device here has the UUID {name!r}")
         elif not resources_of(state.inventory, name):
-            told.append(f"usable_vram_mb: {name} has no memory of its own")
+            notes.append(f"usable_vram_mb: {name} has no memory of its own")
         elif device.mig_enabled:
-            told.append(f"usable_vram_mb: {name} is divided into slices: name those")
-    return tuple(told)
+            notes.append(f"usable_vram_mb: {name} is divided into slices: name those")
+    return tuple(notes)

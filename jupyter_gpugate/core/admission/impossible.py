@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
-from jupyter_gpugate.core.admission.masks import told, visible
+from jupyter_gpugate.core.admission.masks import in_words, visible
 from jupyter_gpugate.core.estimates import TermNeed
 from jupyter_gpugate.core.learning.needs import needs_of
 from jupyter_gpugate.core.naming import megabytes
@@ -54,7 +54,7 @@ def _devices(state: GateState, request: Request) -> Optional[Impossible]:
     fix = f"{most} at most" if most else "0, or leave it out"
     has = {0: "no GPU", 1: "1 GPU"}.get(most, f"{most} GPUs of one model")
     asked = "1 GPU" if request.gpus == 1 else f"{request.gpus} GPUs"
-    mask = told(request.visible, state.inventory)
+    mask = in_words(request.visible, state.inventory)
     here = f"{mask} to this notebook" if mask and _counts(state) else f"this machine has {has}"
     return Impossible(
         "gpus",
@@ -99,7 +99,7 @@ def _memory(state: GateState, sample: Sample, request: Request) -> Optional[Impo
             return None
         if largest is None or limit > largest[0]:
             largest = (limit, need)
-    mask = told(request.visible, state.inventory)
+    mask = in_words(request.visible, state.inventory)
     return _too_much(request, "GPU memory", largest[1], largest[0], mask) if largest else None
 
 

@@ -57,7 +57,7 @@ def visible(mask: Mask, inventory: Mapping[str, Device]) -> Optional[frozenset[s
     return frozenset(seen)
 
 
-def told(mask: Mask, inventory: Mapping[str, Device]) -> str:
+def in_words(mask: Mask, inventory: Mapping[str, Device]) -> str:
     """Describe a mask and the devices that it leaves; "" without a mask."""
     left = visible(mask, inventory)
     if mask is None or left is None:

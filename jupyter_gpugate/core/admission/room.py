@@ -46,7 +46,7 @@ class Room:
     floor_bytes: int
     reserved_bytes: int  # of leases, and of gone runs whose tree still lives
     runs_held_bytes: int  # what live and gone runs hold
-    kept_bytes: int = 0  # by the driver for itself: nobody ever gets it
+    kept_bytes: int = 0  # by the driver for itself: never available
     earmarked_bytes: int = 0  # set aside for older runs
     measured: bool = True
     declared: bool = False

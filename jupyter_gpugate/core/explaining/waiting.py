@@ -83,8 +83,8 @@ class WaitingRows:
     def reasons(self, queued: Queued) -> tuple[WaitReason, ...]:
         key = queued.key
         if key not in self._reasons:
-            told = self._decisions.reasons_of(key)
-            self._reasons[key] = tuple(_reason_row(self._state, reason) for reason in told)
+            reasons = self._decisions.reasons_of(key)
+            self._reasons[key] = tuple(_reason_row(self._state, reason) for reason in reasons)
         rows = self._reasons[key]
         own = _held_by_its_notebook(self._state, queued, self._decisions.reasons_of(key))
         return (own, *rows) if own else rows

@@ -31,7 +31,7 @@ from jupyter_gpugate.core.resources import RAM, Holder, HolderKind
 from jupyter_gpugate.core.shares import Share
 from jupyter_gpugate.core.state import Ended
 
-#: What a run becomes when its attempt ends so; None: it queues again.
+#: The end of a run by the outcome of its attempt; None: it queues again.
 RUN_END: Mapping[AttemptOutcome, Optional[RunEnd]] = {
     AttemptOutcome.COMPLETED: RunEnd.COMPLETED,
     AttemptOutcome.FAILED: RunEnd.FAILED,
@@ -42,7 +42,7 @@ RUN_END: Mapping[AttemptOutcome, Optional[RunEnd]] = {
     AttemptOutcome.NOT_STARTED: None,
 }
 
-#: What one process may hold beyond its framework's own memory; anything else is no context.
+#: Limits of one process's memory beyond its framework's own; other amounts are no context.
 _LEAST_OVERHEAD, _MOST_OVERHEAD = 64 << 20, 2 << 30
 
 
@@ -53,7 +53,7 @@ def _granted(draft: Draft, event: ev.Granted) -> None:
         return
     draft.fence = max(draft.fence, grant.fence)
     for key in [key for key in draft.lingering.rows if key[0] == grant.run_id]:
-        # What the attempt before left behind must not count as this one's.
+        # Memory that the previous attempt left behind must not count as this one's.
         del draft.lingering.own()[key]
     draft.keep(
         RunLease(
@@ -83,8 +83,8 @@ def _terms(grant: Grant, queued: Queued, at: float) -> Terms:
 def _others_there(draft: Draft, devices: Iterable[str]) -> dict[str, tuple[Share, ...]]:
     """Return what others hold on the resources of a new lease, as of the last sample."""
     shares, leases = draft.before.attribution.resources, draft.leases.rows
-    told = {r: others_of(shares[r], leases) for r in (RAM, *devices) if r in shares}
-    return {resource: held for resource, held in told.items() if held is not None}
+    others = {r: others_of(shares[r], leases) for r in (RAM, *devices) if r in shares}
+    return {resource: held for resource, held in others.items() if held is not None}
 
 
 def _estimate_there(draft: Draft, queued: Queued, devices: Iterable[str]) -> Estimate:
@@ -134,8 +134,8 @@ def _peaks_of(live: Optional[Live], last: Peaks) -> dict[str, int]:
     usages = live.measured.usage if live else {}
     reported = live.reported.peaks.merged(last) if live else last
     peaks = {r: usage.peak_bytes for r, usage in usages.items() if usage.read_at is not None}
-    told = {**reported.vram_bytes, **({RAM: reported.ram_bytes} if reported.ram_bytes else {})}
-    for resource, peak in told.items():
+    others = {**reported.vram_bytes, **({RAM: reported.ram_bytes} if reported.ram_bytes else {})}
+    for resource, peak in others.items():
         peaks[resource] = max(peak, peaks.get(resource, 0))
     return peaks
 

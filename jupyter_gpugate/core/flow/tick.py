@@ -163,14 +163,14 @@ def _changed_verdicts(
     now: float,
 ) -> Iterable[ev.VerdictChanged]:
     """Return each run's dominant reason if it has changed, for the run's story."""
-    told = {key: refusal.reasons[0].check for key, refusal in last.refusals.items()}
+    reasons = {key: refusal.reasons[0].check for key, refusal in last.refusals.items()}
     changed: dict[str, str] = {}
     for key, refusal in decisions.refusals.items():
         check = refusal.reasons[0].check
-        if told.get(key) is not check:
+        if reasons.get(key) is not check:
             changed.update(dict.fromkeys(state.groups.get(key, ()), check.value))
     for event in events:
-        # A newcomer to a group is told for the first time what the others know.
+        # A new member of a group gets the reason of the others for the first time.
         run_id = event.request.run_id if isinstance(event, ev.Requested) else ""
         if run_id in state.queue and run_id not in changed:
             for reason in decisions.reasons_of(state.queue[run_id].key)[:1]:

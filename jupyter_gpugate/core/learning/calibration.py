@@ -142,12 +142,12 @@ def _telling(gap: Sequence[Observation]) -> list[Observation]:
     bound = max(gap, key=lambda observation: observation.bound_bytes)
     oom = max(gap, key=lambda observation: observation.oom_at_bytes or 0)
     elsewhere = max(gap, key=lambda observation: observation.elsewhere_bytes or 0)
-    told = [bound]
+    kept = [bound]
     if oom.oom_at_bytes is not None:
-        told.append(oom)
+        kept.append(oom)
     if elsewhere.elsewhere_bytes is not None:
-        told.append(elsewhere)
-    return [observation for observation in gap if any(observation is one for one in told)]
+        kept.append(elsewhere)
+    return [observation for observation in gap if any(observation is one for one in kept)]
 
 
 def _tightest(

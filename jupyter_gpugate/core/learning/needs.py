@@ -77,10 +77,10 @@ def needs_of(
     return Needs(ram=_term_need(estimates[0][1].term(RAM)), vram=vram), estimates
 
 
-def named(told: Estimate, model: str) -> Estimate:
+def named(estimates: Estimate, model: str) -> Estimate:
     """Return the estimate with the kind of device that it is for."""
-    terms = (replace(t, device_model=model) if t.resource == VRAM else t for t in told.terms)
-    return replace(told, terms=tuple(terms))
+    terms = (replace(t, device_model=model) if t.resource == VRAM else t for t in estimates.terms)
+    return replace(estimates, terms=tuple(terms))
 
 
 def estimate_for(estimates: Estimates, model: str) -> Estimate:

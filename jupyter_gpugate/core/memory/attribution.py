@@ -28,7 +28,7 @@ from jupyter_gpugate.core.shares import Attribution, ExternalProcess, ResourceAt
 
 #: How many external processes are listed one by one.
 EXTERNAL_LISTED = 50
-#: What a device may have in use while its list is rightly empty: little, or what the driver keeps
+#: Used memory of a device whose list is rightly empty: little, or what the driver keeps
 #: for itself where it does not tell that apart.
 IDLE_BYTES = 256 * MB
 IDLE_BYTES_WITH_RESERVE = 1 * GB + 512 * MB
@@ -135,7 +135,7 @@ class _Shares:
         rows = list(self.external)
         left = external - _total(rows)
         for ghost in sorted(self.ghosts, key=_largest_first):
-            # What a gone run still answers for is not listed a second time.
+            # Lingering memory of a gone run is not listed a second time.
             held = ghost.held_bytes and max(0, min(ghost.held_bytes, left))
             if held != 0:
                 rows.append(ghost._replace(held_bytes=held))
@@ -185,8 +185,8 @@ def _ram(
         shares.give(holder, held if report is None else min(report, held))
     # Of a run without a process nothing is left but what it may have left behind.
     runs = [holder for holder in private if holder.kind is HolderKind.RUN]
-    told = reports.unmovable
-    claimed = shares.claim((run, told[run.name]) for run in runs if run.name in told)
+    reported = reports.unmovable
+    claimed = shares.claim((run, reported[run.name]) for run in runs if run.name in reported)
     if sample.ram is not None:
         shared = max(0, sample.ram.shared_bytes - claimed)
         shares.nobodys = [(HUGE_PAGES, sample.ram.huge_pool_bytes), (SHARED_MEMORY, shared)]

@@ -11,7 +11,7 @@ from jupyter_gpugate.core.samples import ProcessKey, Sample
 from jupyter_gpugate.core.shares import Attribution
 from jupyter_gpugate.core.state import GateState
 
-#: This much of what a gone run held is back: the rest is nobody's to wait for.
+#: The share of a gone run's memory after whose release the rest counts as external.
 RETURNED_SHARE = 0.95
 
 Left = Mapping[tuple[str, str], Lingering]

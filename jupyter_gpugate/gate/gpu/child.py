@@ -210,7 +210,7 @@ def main() -> None:
     """Answer requests until standard input ends."""
     # A call that hangs never sees the input end: die with the gate all the same.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # What a library prints must not come between the answers.
+    # The output of a library must not mix with the answers.
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     signs = Signs(answers.write)

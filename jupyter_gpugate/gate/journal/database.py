@@ -78,7 +78,7 @@ class JournalFile:
                 },
             )
             self._connection = engine.connect()
-            # What is no text is for whoever decodes its row, which is one of many.
+            # Invalid text is handled where its row, one of many, is decoded.
             driver: Any = self._connection.connection.driver_connection
             driver.text_factory = lambda data: data.decode("utf-8", "replace")
         try:

@@ -29,7 +29,7 @@ from jupyter_gpugate.gate.journal.local_disk import state_directory
 from jupyter_gpugate.gate.journal.scrub import scrub
 from jupyter_gpugate.gate.lock import GateLock
 
-#: What whoever hosts a gate needs of its state.
+#: The parts of the state that a host of the gate needs.
 __all__ = ["GateLock", "Journal", "JournalError", "state_directory"]
 
 R = TypeVar("R")
@@ -84,7 +84,7 @@ class Journal:
                 f"the journal was damaged ({error}) and was moved to {aside}: the gate starts with"
                 " an empty one, and runs are measured again"
             )
-        with suppress(JournalError):  # tried again at the next start; nothing of it is told
+        with suppress(JournalError):  # tried again at the next start, without a message
             scrub(file)
         return cls(file, boot_id=boot_id, clock=clock, wall=wall, notice=notice)
 

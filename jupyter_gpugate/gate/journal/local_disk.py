@@ -13,7 +13,7 @@ from typing import Final
 
 from jupyter_gpugate.places import lock_folders, make_private, state_folders
 
-#: What ``statfs`` says of file systems that other machines write to as well, or that may be so.
+#: The ``statfs`` types of file systems that other machines write to, or may write to.
 NETWORK_TYPES: Final = {
     0x6969: "NFS",
     0xFF534D42: "CIFS",

@@ -18,7 +18,7 @@ MOST: Final = 10**18
 
 T = TypeVar("T", int, float)
 
-#: What a start folds of the events themselves; the rest is a run's story, or stands elsewhere.
+#: Events that a start folds; the rest is a run's story, or stored elsewhere.
 FOLDED = (
     ev.Requested,
     ev.Withdrawn,

@@ -28,7 +28,7 @@ APPLICATION_ID: Final = 0x67706774
 
 metadata = MetaData()
 
-#: What happened, in order.  ``open``: to be folded at the next start.
+#: The events, in order.  ``open``: to be folded at the next start.
 events = Table(
     "events",
     metadata,
@@ -44,7 +44,7 @@ events = Table(
     sqlite_autoincrement=True,
 )
 
-#: What holds until it is taken back: the inventory of devices, locks, the drain.
+#: Facts that hold until they are withdrawn: the inventory of devices, locks, the drain.
 standing = Table(
     "standing",
     metadata,
@@ -66,7 +66,7 @@ observations = Table(
     Index("observations_of_name", "owner", "name"),
 )
 
-#: Who took something from others, or took it back.
+#: Actions that affect other runs, and their actors.
 audit = Table(
     "audit",
     metadata,

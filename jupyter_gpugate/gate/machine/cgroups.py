@@ -236,7 +236,7 @@ _V1: Final = _Version(
     reclaimable=_reclaimable_v1,
     kept=("total_rss", "total_shmem"),
 )
-#: Above ``memory.high`` the kernel stalls whoever allocates, which limits as well.
+#: Above ``memory.high`` the kernel delays allocations, which limits as well.
 _V2: Final = _Version(
     limits=("memory.max", "memory.high"),
     usage="memory.current",

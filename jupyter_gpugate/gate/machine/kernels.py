@@ -13,7 +13,7 @@ from jupyter_gpugate.core.samples import KernelProcess, Process, ProcessKey
 
 _PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*t?$")
 _CONNECTION_FILE: Final = re.compile(r"kernel-[^/]*\.json$")
-#: What the environment of every process of a run has.
+#: A variable in the environment of every process of a run.
 OF_A_RUN: Final = b"GPUGATE_RUN_ID="
 #: How many parents are climbed.
 DEPTH: Final = 24

@@ -23,7 +23,7 @@ from jupyter_gpugate.gate.machine.kernels import Kernels
 from jupyter_gpugate.gate.machine.statm_files import StatmFiles, is_exhausted, read_text
 from jupyter_gpugate.proc import parse_stat
 
-#: Below this a process is nobody's concern: its command line is not read.
+#: Below this a process is too small to matter: its command line is not read.
 NOTABLE_BYTES: Final = 4 * MB
 #: Every so many walks the facts that may change unseen are read again.
 REVISIT_WALKS: Final = 64

@@ -221,12 +221,12 @@ def _bounded(available: int, level: CgroupRoom | None) -> CgroupReading:
 
 def _read_meminfo(text: bytes) -> _Memory:
     """Read ``/proc/meminfo``; impossible numbers are rejected."""
-    told = {name: int(number) for name, number in _LINES.findall(text)}
-    if not {b"MemTotal", b"MemAvailable"} <= told.keys():
+    lines = {name: int(number) for name, number in _LINES.findall(text)}
+    if not {b"MemTotal", b"MemAvailable"} <= lines.keys():
         raise ValueError("no lines MemTotal and MemAvailable")
 
     def of(*names: bytes) -> int:
-        return sum(told.get(name, 0) for name in names) * _KIB
+        return sum(lines.get(name, 0) for name in names) * _KIB
 
     total, available, huge = of(b"MemTotal"), of(b"MemAvailable"), of(b"Hugetlb")
     if not 0 <= available <= total or total == 0:
@@ -237,7 +237,7 @@ def _read_meminfo(text: bytes) -> _Memory:
         shared=of(b"Shmem"),
         locked=of(b"Mlocked"),
         huge=huge,
-        surplus=min(huge, told.get(b"HugePages_Surp", 0) * of(b"Hugepagesize")),
+        surplus=min(huge, lines.get(b"HugePages_Surp", 0) * of(b"Hugepagesize")),
         anonymous=of(b"AnonPages"),
         unreclaimable=of(b"SUnreclaim", b"PageTables", b"KernelStack"),
     )

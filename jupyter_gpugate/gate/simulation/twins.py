@@ -125,7 +125,7 @@ class Simulation:
         self.ticks: list[Tick] = []
         self.returns_after_s = 0.0  # how late memory of the dead comes back
         self.is_present = True  # False: the run side is away, live runs go on
-        self.starts_runs = True  # False: grants reach nobody
+        self.starts_runs = True  # False: grants are lost
         self._number = 0
         self._kept: list[ev.Event] = []
 

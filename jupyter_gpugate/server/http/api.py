@@ -33,7 +33,7 @@ class ApiHandler(RequestHandler):
 
     #: Below the API's own path; its methods are declared by `contract.call`.
     path: ClassVar[str] = ""
-    #: Whether a host that ends when nobody needs it counts this as being needed.
+    #: Whether this counts as use, for a host that ends when unused.
     keeps_awake: ClassVar[bool] = True
 
     def set_default_headers(self) -> None:

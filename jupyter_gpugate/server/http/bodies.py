@@ -47,9 +47,9 @@ class _Bounded(HTTPMessageDelegate):
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
-        told = headers.get("Content-Length", "0")
-        if told.isdecimal() and len(told) < 20:  # noqa: PLR2004 - any other is no length
-            self._size = int(told) if int(told) > MOST_BODY_BYTES else 0
+        length = headers.get("Content-Length", "0")
+        if length.isdecimal() and len(length) < 20:  # noqa: PLR2004 - any other is no length
+            self._size = int(length) if int(length) > MOST_BODY_BYTES else 0
         return self._inner.headers_received(start_line, headers)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:

@@ -105,9 +105,9 @@ def tag_of(essence: Any) -> str:
     return f'"{digest.hexdigest()}"'
 
 
-def is_known(etag: str, told: str) -> bool:
+def is_known(etag: str, given: str) -> bool:
     """Return whether a caller already has the answer, by ``If-None-Match`` (RFC 9110, 13.1.2).
 
     Proxies that compress an answer make its tag a weak one, and caches send several.
     """
-    return told.strip() == "*" or etag in _TAG.findall(told)
+    return given.strip() == "*" or etag in _TAG.findall(given)

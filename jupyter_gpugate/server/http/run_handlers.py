@@ -37,12 +37,12 @@ class RunsHandler(ApiHandler):
     @call(shapes.SubmitAnswer, body=RunBody, statuses=(202, 200), errors=(409, 429))
     async def post(self, body: RunBody) -> None:
         """Queue a run; nothing is executed before the answer."""
-        told = body.model_dump(mode="json", by_alias=True)
+        fields = body.model_dump(mode="json", by_alias=True)
         if self._prefers_an_answer():
             self.set_header("Preference-Applied", "respond-async")
-            submitted = await self.launcher.submit_within(told, AT_ONCE_S)
+            submitted = await self.launcher.submit_within(fields, AT_ONCE_S)
         else:
-            submitted = await self.launcher.submit(told)
+            submitted = await self.launcher.submit(fields)
         if submitted is None:
             reads = self.launcher.reads(body.idempotency_key)
             self.set_status(202)

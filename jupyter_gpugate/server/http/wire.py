@@ -29,7 +29,7 @@ LIMIT = (
     r"|SIGPENDING|STACK)$"
 )
 CURSOR = r"^[0-9]{1,12}(\.[0-9]{1,9})?~[A-Za-z0-9._-]{1,64}$"
-#: What patterns ask for, in words.
+#: The patterns in words.
 PATTERNS = {
     NAME: "must be 1 to 64 letters, digits, dots, underscores and hyphens, "
     "without a leading hyphen",
@@ -185,7 +185,7 @@ class DrainBody(_Body):
     )
 
 
-# -- what a query may say: text, read as what it stands for ---------------------------------------
+# -- queries: text, converted to the types of their options ---------------------------------------
 
 
 class PollQuery(NoQuery):
@@ -288,7 +288,7 @@ class SamplesQuery(NoQuery):
     since: int = Field(default=0, ge=0, le=1 << 53, description="`last` of the previous answer.")
 
 
-#: What the validator says in the language of programmers.
+#: The validator's messages that need plainer words.
 PLAIN = {
     "bool_parsing": "must be 1 or 0",
     "extra_forbidden": "is not a field of this request",
