@@ -5,6 +5,7 @@ Shared by all processes of the package: standard library only, CPython 3.9.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import struct
@@ -58,6 +59,11 @@ class Peer(NamedTuple):
 
     pid: int
     uid: int
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether it is a process of this user, or of root, who can do anything anyway."""
+        return self.uid in {0, os.geteuid()}
 
 
 class Caller(NamedTuple):

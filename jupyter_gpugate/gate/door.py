@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 
 from tornado.httputil import HTTPServerRequest
@@ -25,7 +24,7 @@ class Door:
         """Return the caller; raise `HTTPError` (403) for a process of anybody else, or over TCP."""
         line = getattr(getattr(request.connection, "stream", None), "socket", None)
         peer = peer_of(line) if line is not None and line.family == socket.AF_UNIX else None
-        if peer is None or peer.uid not in (os.geteuid(), 0):
+        if peer is None or not peer.is_trusted:
             raise HTTPError(403, "this socket belongs to another user")
         ticks = None
         with contextlib.suppress(OSError):  # no descriptor is left to look with

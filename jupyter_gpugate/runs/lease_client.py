@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import json
-import os
 import random
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -74,7 +73,7 @@ async def dial_socket(address: str) -> IOStream:
     except (OSError, StreamClosedError) as error:
         line.close()
         raise ConnectionError(f"{address}: {getattr(error, 'real_error', None) or error}") from None
-    if peer.uid not in {0, os.geteuid()}:
+    if not peer.is_trusted:
         line.close()
         raise PermissionError(f"{address}: another user's process listens there")
     return line

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import secrets
-import stat
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import jupyter_gpugate.programs
+from jupyter_gpugate.places import OPEN, check_private
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import Torn, opened, own_root
 from jupyter_gpugate.runs.ids import RUN_ID
@@ -115,9 +115,7 @@ def _is_whole(copy: Path, files: Files) -> bool:
     A folder that was open to others may hold compiled files of theirs.
     """
     try:
-        found = copy.lstat()
-        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            return False
+        check_private(copy, OPEN, follow=False)
         for folder, contents in files.items():
             with opened(copy, PACKAGE, *Path(folder).parts) as inside:
                 if any(inside.read(name) != content for name, content in contents.items()):

@@ -227,7 +227,7 @@ class Doors:
     def _take_in(self, line: socket.socket, listener: socket.socket) -> None:
         line.settimeout(0)
         # Anybody can connect to the abstract socket; at the path, others get a written refusal.
-        if listener is self._named and peer_of(line).uid not in {0, os.geteuid()}:
+        if listener is self._named and not peer_of(line).is_trusted:
             line.close()
             return
         self._server.handle_stream(IOStream(line), cast(Any, ""))

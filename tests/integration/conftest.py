@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.cell_process import CellRun, other_interpreters
 from tests.integration.gpu_reading import Driver, Reader, driver_in
+from tests.integration.hosted import Hosting, hosts_in
 from tests.kit.real_server import Places, end_everything_of
 
 
@@ -21,6 +22,13 @@ def places(tmp_path: Path) -> Iterator[Places]:
     yield own
     end_everything_of(own)
     shutil.rmtree(own.runtime, ignore_errors=True)
+
+
+@pytest.fixture
+def hosting(tmp_path: Path) -> Iterator[Hosting]:
+    """Run a coroutine beside a host of its own."""
+    with hosts_in(tmp_path) as host:
+        yield host
 
 
 @pytest.fixture

@@ -6,13 +6,11 @@ import asyncio
 import getpass
 import json
 import os
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -21,90 +19,21 @@ from jupyter_gpugate.core.messages import (
     LEASE_PATH,
     DeclineMessage,
     FinishedMessage,
-    PresenceMessage,
     RequestMessage,
-    StartedMessage,
 )
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport, RunEnd
 from jupyter_gpugate.core.resources import GB
-from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate import failpoints, known_gpus, sampling
 from jupyter_gpugate.gate.gpu.reader import Reading
-from jupyter_gpugate.gate.local import LocalGate
-from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.pace import Pace
-from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.proc import start_ticks
-from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient, UnixClient
+from jupyter_gpugate.runs.lease_client import GateAway, GateRefused
 from jupyter_gpugate.server import host as host_module
-from jupyter_gpugate.server.host import Host, HostSettings
+from tests.integration.hosted import Hosted, Hosting
 from tests.kit.core_builders import request
 
 FULL = "store.write.before:enospc"
-#: The limit is for broken code only.
-PATIENCE_S = 120.0
 COMPLETED = EndReport(AttemptOutcome.COMPLETED)
-
-
-class Hosted:
-    """A host that leads, and clients of its socket."""
-
-    def __init__(self, host: Host, socket: Path) -> None:
-        self.host = host
-        self.lease = LeaseClient(str(socket))
-        self.api = UnixClient(str(socket))
-
-    @property
-    def gate(self) -> GateLoop:
-        assert self.host.backend is not None
-        assert isinstance(self.host.backend.gate, LocalGate)
-        return self.host.backend.gate.loop
-
-    async def granted(self, run_id: str) -> int:
-        """Ask for a run as another run side would; the fence of its grant."""
-        asked = request(run_id, vram=None, ram=GB, gpus=0)
-        await self.lease.ask(RequestMessage(asked, run_side="another"))
-        present = PresenceMessage((run_id,), run_side="another")
-        while not (news := await self.lease.ask(present, 60)).grants:
-            pass
-        return news.grants[0].fence
-
-    async def ended(self, run_id: str) -> tuple[str, str]:
-        """Be there until a run of another run side has ended: how, and why."""
-        present = PresenceMessage((run_id,), run_side="another")
-        while not (news := await self.lease.ask(present, 60)).ended:
-            pass
-        (end,) = news.ended
-        return end.end.value, end.reason
-
-    async def fences(self, run_id: str) -> list[int]:
-        """Those of every grant that a run has had."""
-        story = await self.gate.story(run_id)
-        return [entry["grant"]["fence"] for entry in story if entry["event"] == "granted"]
-
-    async def is_empty(self) -> bool:
-        """Whether nobody runs, nobody waits and nothing is reserved."""
-        shown = (await self.ask("GET", "/queue"))[1]
-        return not (shown["running"] or shown["queued"] or shown["reservations"]["ram"])
-
-    async def started(
-        self, run_id: str, fence: int, pid: int, start_ticks: int | None = None
-    ) -> str:
-        """Ask to go, as the supervisor with this pid: "go", or why not."""
-        ticks = pid if start_ticks is None else start_ticks
-        message = StartedMessage(run_id, fence, pid, ticks, "")
-        try:
-            return (await self.lease.ask(message)).verdict
-        except GateRefused as error:
-            return f"refused {error.status}"
-        except GateAway:
-            return "away"
-
-    async def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """One call of the API: its status and its answer."""
-        data = json.dumps(body or {}) if method == "POST" else None
-        answer = await self.api.fetch(API_PATH + path, method=method, body=data)
-        return answer.code, json.loads(answer.body or b"{}")
 
 
 @pytest.fixture
@@ -113,41 +42,6 @@ def holder() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(["sleep", "1000"]) as process:
         yield process
         process.kill()
-
-
-class Hosting(Protocol):
-    """Runs a coroutine beside a host with these times."""
-
-    def __call__(self, body: Callable[[Hosted], Awaitable[None]], **traits: float) -> None: ...
-
-
-@pytest.fixture
-def hosting(tmp_path: Path) -> Iterator[Hosting]:
-    """Run a coroutine beside a host of its own."""
-    runtime = Path(tempfile.mkdtemp(prefix="gg-"))  # a socket's path is short
-
-    async def beside(body: Callable[[Hosted], Awaitable[None]], **traits: float) -> None:
-        settings = HostSettings(
-            traits=Traits(**traits),  # type: ignore[arg-type]
-            runs=tmp_path / "runs",
-            socket=runtime / "s",
-            state=tmp_path / "state",
-            root=tmp_path,
-        )
-        host = Host(settings)
-        await host.start()
-        hosted = Hosted(host, settings.socket)
-        try:
-            await asyncio.wait_for(body(hosted), PATIENCE_S)
-        finally:
-            failpoints.arm("")
-            await host.stop(successor=False)
-            hosted.lease.close()
-            hosted.api.close()
-
-    yield lambda body, **traits: asyncio.run(beside(body, **traits))
-    failpoints.arm("")
-    shutil.rmtree(runtime, ignore_errors=True)
 
 
 def test_no_message_says_who_sends_it(hosting: Hosting) -> None:

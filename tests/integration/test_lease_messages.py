@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +11,9 @@ import pytest
 from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.messages import MESSAGES, Message, Refusal
 from jupyter_gpugate.gate.lease_handler import LeaseHandler
-from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs import attempts
-from jupyter_gpugate.runs.lease_client import UnixClient
-from jupyter_gpugate.server.host import Host, HostSettings
+from tests.integration.hosted import Hosted, Hosting
 
-#: The limit is for broken code only.
-PATIENCE_S = 120.0
 RUN_SIDE = {"request", "defaults", "presence", "register", "withdraw", "decline", "finished"}
 SUPERVISOR = {"started", "heartbeat", "finished"}
 
@@ -55,62 +47,22 @@ class Exchanges:
         monkeypatch.setattr(LeaseHandler, "fail", failed)
 
 
-class Api:
-    """Calls of the user API."""
-
-    def __init__(self, client: UnixClient) -> None:
-        self._client = client
-
-    async def ask(self, method: str, path: str, body: Any = None) -> Any:
-        data = json.dumps(body or {}) if method == "POST" else None
-        answer = await self._client.fetch(
-            API_PATH + path, method=method, body=data, request_timeout=PATIENCE_S
-        )
-        assert answer.code < 300, answer.body
-        return json.loads(answer.body)
-
-    async def submit(self, code: str) -> str:
-        body = {"name": "told", "argv": ["python3", "-c", code], "detach": True}
-        run_id: str = (await self.ask("POST", "/runs", body))["run_id"]
-        return run_id
-
-    async def ended(self, run_id: str) -> str:
-        """Wait for the end of a run: how it ended."""
-        told = await self.ask("GET", f"/runs/{run_id}")
-        while told["status"] != "ended":
-            await self.ask("GET", "/queue?wait=1")
-            told = await self.ask("GET", f"/runs/{run_id}")
-        return str(told["end"])
+async def submitted(hosted: Hosted, code: str) -> str:
+    """Submit a program that nobody waits for: its id."""
+    body = {"name": "told", "argv": ["python3", "-c", code], "detach": True}
+    run_id: str = (await hosted.ask("POST", "/runs", body))[1]["run_id"]
+    return run_id
 
 
-@pytest.fixture
-def beside(tmp_path: Path) -> Iterator[Callable[[Callable[[Api], Awaitable[None]]], None]]:
-    """Run a coroutine beside a gate and a run side of its own."""
-    runtime = Path(tempfile.mkdtemp(prefix="gg-"))  # a socket's path is short
-
-    async def serve(body: Callable[[Api], Awaitable[None]]) -> None:
-        host = Host(
-            HostSettings(
-                runs=tmp_path / "runs", socket=runtime / "s", state=tmp_path / "state",
-                root=tmp_path,
-            )
-        )  # fmt: skip
-        client = UnixClient(str(runtime / "s"))
-        await host.start()
-        try:
-            await asyncio.wait_for(body(Api(client)), PATIENCE_S)
-        finally:
-            await host.stop(successor=False)
-            client.close()
-
-    yield lambda body: asyncio.run(serve(body))
-    shutil.rmtree(runtime, ignore_errors=True)
+async def end_of(hosted: Hosted, run_id: str) -> str:
+    """Wait for the end of a run: how it ended."""
+    while (told := (await hosted.ask("GET", f"/runs/{run_id}"))[1])["status"] != "ended":
+        await hosted.gate.changed(hosted.gate.version, 1)
+    return str(told["end"])
 
 
 def test_the_gate_reads_every_message_of_every_sender(
-    beside: Callable[[Callable[[Api], Awaitable[None]]], None],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A run that completes, one that is taken back and one that cannot be started: run side and
     supervisor send each of their messages, and the gate refuses none.
@@ -119,21 +71,21 @@ def test_the_gate_reads_every_message_of_every_sender(
     release = tmp_path / "release"
     code = f"import os, time\nwhile not os.path.exists({str(release)!r}): time.sleep(0.01)"
 
-    async def body(api: Api) -> None:
-        completes = await api.submit(code)
+    async def body(hosted: Hosted) -> None:
+        completes = await submitted(hosted, code)
         while ("supervisor", "heartbeat") not in exchanges.read:
-            await api.ask("GET", "/queue?wait=1")
+            await hosted.gate.changed(hosted.gate.version, 1)
         release.touch()
-        assert await api.ended(completes) == "completed"
-        await api.ask("POST", "/drain")
-        taken_back = await api.submit("pass")
-        await api.ask("POST", f"/runs/{taken_back}/cancel")
-        assert await api.ended(taken_back) == "cancelled"
-        await api.ask("DELETE", "/drain")
+        assert await end_of(hosted, completes) == "completed"
+        await hosted.ask("POST", "/drain")
+        taken_back = await submitted(hosted, "pass")
+        await hosted.ask("POST", f"/runs/{taken_back}/cancel")
+        assert await end_of(hosted, taken_back) == "cancelled"
+        await hosted.ask("DELETE", "/drain")
         monkeypatch.setattr(attempts, "begin", cannot_begin)
-        assert await api.ended(await api.submit("pass")) == "failed"
+        assert await end_of(hosted, await submitted(hosted, "pass")) == "failed"
 
-    beside(body)
+    hosting(body)
     assert {name for sender, name in exchanges.read if sender == "run side"} == RUN_SIDE
     assert {name for sender, name in exchanges.read if sender == "supervisor"} == SUPERVISOR
     assert exchanges.refused == []
