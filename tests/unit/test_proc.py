@@ -56,8 +56,8 @@ def test_the_peer_is_the_process_that_connected(tmp_path: Path) -> None:
         code = f"import socket; s = socket.socket(1); s.connect({str(tmp_path / 'socket')!r})"
         with subprocess.Popen(["python3", "-c", f"{code}; s.recv(1)"]) as caller:
             line, _ = listener.accept()
-            assert peer_of(line) == (caller.pid, os.geteuid())
-            line.close()
+            with line:
+                assert peer_of(line) == (caller.pid, os.geteuid())
 
 
 def test_the_boot_has_one_name(tmp_path: Path) -> None:
