@@ -299,35 +299,11 @@ PLAIN = {
 
 #: Fields whose values an error may repeat.  Any other may hold a secret, by its nature or by a slip
 #: of the hand.
-SHOWN = frozenset(
-    (
-        "name",
-        "class",
-        "episodes",
-        "workers",
-        "gpus",
-        "umask",
-        "limits",
-        "hints",
-        "evictable",
-        "exclusive",
-        "max_wait_s",
-        "time_limit_s",
-        "detach",
-        "seconds",
-        "resource",
-        "stop_runs",
-        "wait",
-        "inputs",
-        "status",
-        "sort",
-        "limit",
-        "from",
-        "after",
-        "since",
-        "forget",
-    )
-)
+SHOWN = frozenset({
+    "name", "class", "episodes", "workers", "gpus", "umask", "limits", "hints", "evictable",
+    "exclusive", "max_wait_s", "time_limit_s", "detach", "seconds", "resource", "stop_runs",
+    "wait", "inputs", "status", "sort", "limit", "from", "after", "since", "forget",
+})  # fmt: skip
 SHOWN_CHARS = 100
 
 
