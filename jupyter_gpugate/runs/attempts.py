@@ -1,13 +1,14 @@
-"""Attempts from their grants, or from an earlier process's hands, to the end of their runs."""
+"""Carries out what follows from the state of each run: starts, follows and ends its attempts."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,16 @@ from jupyter_gpugate.core.messages import DeclineMessage, FinishedMessage, Withd
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport, RunEnd
 from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.runs import directory, events
+from jupyter_gpugate.runs import life as lf
 from jupyter_gpugate.runs.cgroup import Cgroup
-from jupyter_gpugate.runs.lease_client import LeaseClient
-from jupyter_gpugate.runs.processes import ProcessName, ended, kill_all
+from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient
+from jupyter_gpugate.runs.lifecycle import GONE, REQUEUED, STILL_THERE
+from jupyter_gpugate.runs.processes import ended, kill_all, send
 from jupyter_gpugate.runs.programs import Programs
-from jupyter_gpugate.runs.record import ACTIVE, ENDED, QUEUED, Record
+from jupyter_gpugate.runs.record import Record
 from jupyter_gpugate.runs.removal import make_accessible
 from jupyter_gpugate.runs.staging import forget_inputs
 from jupyter_gpugate.runs.starting import (
-    KILLED,
     PASSING,
     begin,
     gone,
@@ -39,11 +41,6 @@ from jupyter_gpugate.runs.tasks import Tasks
 #: A start that fails for want of disk or memory is tried again for so long; a grant lasts longer.
 TRIES_S = 20.0
 TRY_S = 1.0
-#: Outcomes after which the gate queues a run again.
-REQUEUED = frozenset({AttemptOutcome.NOT_STARTED.value, AttemptOutcome.EVICTED.value})
-#: Its directory is lost, and with it how it ended.
-GONE = "its directory was removed while it ran: its output, and how it ended, are lost"
-STILL_THERE = "; still there: "
 #: Until a summary that a full disk did not take is written again.
 WRITE_AGAIN_S = 2.0
 
@@ -67,97 +64,30 @@ class Attempts:
         self._addresses = addresses
         self._grace_s = grace_s
         self._log = log
-        self.fences: set[int] = set()  # whose grants need not be sent again
+        self._carry_out: Mapping[type, Callable[[Record, Any], Awaitable[None]]] = {
+            lf.Start: self._start,
+            lf.Follow: self._follow,
+            lf.SetAside: self._set_aside,
+            lf.Decline: self._decline,
+            lf.Withdraw: self._withdraw,
+            lf.Stop: self._stop,
+            lf.Kill: self._kill,
+            lf.RecordEnd: self._record_end,
+        }
 
-    def start(self, record: Record, grant: Grant) -> None:
-        """Use a grant, once all of the attempt before is over."""
-        self.fences.add(grant.fence)
-        record.course = self._tasks.spawn(self._run(record, grant, record.course))
+    async def handle(self, record: Record, event: lf.Event) -> None:
+        """Apply an event to a run, and carry out the actions that follow in their order."""
+        for action in record.apply(event):
+            await self._carry_out[type(action)](record, action)
 
     async def adopt(self, record: Record) -> None:
         """Go on with an attempt of an earlier process of this user."""
-        launch = await asyncio.to_thread(directory.launch_of, record.attempt_path)
-        record.supervisor = await asyncio.to_thread(supervisor_of, record)
-        begun = any((record.attempt_path / name).exists() for name in ("tree.json", "_DONE"))
-        if record.supervisor is None and not begun and record.fence is None:
-            # It never ran: its grant, if still valid, comes again.
-            record.summary = {**record.summary, "attempt": record.attempt - 1}
-            return
-        record.fence = launch.get("fence") if launch else record.fence
-        record.summary = {**record.summary, "status": ACTIVE, **granted_part(launch or {})}
-        if record.fence is not None:
-            self.fences.add(record.fence)
-        record.course = self._tasks.spawn(self._see_through(record))
-
-    # -- the course of an attempt ---------------------------------------------------------------
-
-    async def _run(self, record: Record, grant: Grant, former: asyncio.Task[None] | None) -> None:
-        """Start an attempt and see it through."""
-        if former is not None:
-            await asyncio.wait({former})
-        if record.ending or record.cancelled:
-            await self.decline(grant, "no longer wanted", RunEnd.CANCELLED)
-            return
-        before = record.summary
-        # The gate does not count attempts of which nothing ran; a folder may have stayed of one.
-        grant = replace(grant, attempt=max(grant.attempt, record.attempt + 1))
-        launch = launch_of(record, grant, self._addresses(), self._grace_s, self._programs.digest)
-        record.fence = grant.fence
-        # On disk, an attempt's launch.json is what makes a run active.
-        record.summary = {**before, "status": ACTIVE, **granted_part(launch)}
-        problem = await self._begin(record, grant, launch)
-        if problem is None:
-            await self._see_through(record)
-            return
-        reason = f"cannot be started: {problem.strerror or problem}"
-        if not record.ending:
-            record.fence, record.summary = None, before
-        if problem.errno in PASSING:
-            await self.decline(grant, reason)
-        else:
-            await self.decline(grant, reason, RunEnd.FAILED)
-            await self.end(record, RunEnd.FAILED, reason)
-
-    async def _begin(
-        self, record: Record, grant: Grant, launch: Mapping[str, Any]
-    ) -> OSError | None:
-        """Start the supervisor; if the disk is full, try again for a while."""
-        until = time.monotonic() + TRIES_S
-        while True:
-            start = begin(record, grant.attempt, launch, self._programs)
-            try:
-                record.supervisor = await self._tasks.unbroken(start)
-                return None
-            except OSError as error:
-                if error.errno not in PASSING or time.monotonic() > until or record.ending:
-                    return error
-            await asyncio.sleep(TRY_S)
-
-    async def decline(self, grant: Grant, reason: str, end: RunEnd | None = None) -> None:
-        """Give a grant back: the run queues again or, with an end, is over."""
-        await self._gate.tell(DeclineMessage(grant.run_id, grant.fence, reason, end))
-        self.fences.discard(grant.fence)
-
-    async def _see_through(self, record: Record) -> None:
-        """Wait for the supervisor's end, then read how the attempt ended."""
-        if record.supervisor is not None:
-            await ended(record.supervisor)
-        outcome = await asyncio.to_thread(_outcome_of, record.attempt_path)
-        if outcome is None:
-            outcome = await self._lost(record)
-        cgroup = await asyncio.to_thread(directory.cgroup_of, record.attempt_path)
-        await Cgroup(cgroup, record.run_id).remove()
-        report = from_json(EndReport, outcome["end"], "end")
-        answer = await self._gate.tell(FinishedMessage(record.run_id, record.fence or 0, report))
-        self.fences.discard(record.fence or 0)
-        peaks = (answer.peaks if answer else None) or _reported_peaks(report)
-        if report.outcome.value in REQUEUED:
-            await self._requeue(record, report, outcome)
-        else:
-            seen = {"elsewhere": answer.elsewhere, "grown": list(answer.grown)} if answer else {}
-            known = {name: value for name, value in seen.items() if value}
-            record.summary = {**record.summary, "peaks": peaks, **known}
-            await self.end(record, _end_of(record, report), report.reason, outcome)
+        path = record.attempt_path
+        launch = await asyncio.to_thread(directory.launch_of, path) or {}
+        supervisor = await asyncio.to_thread(supervisor_of, record)
+        begun = any((path / name).exists() for name in ("tree.json", "_DONE"))
+        found = lf.Found(launch.get("fence"), supervisor, begun, granted_part(launch))
+        await self.handle(record, found)
 
     async def tell_end(self, record: Record) -> None:
         """Report an end again that the gate could not write to its journal."""
@@ -167,16 +97,73 @@ class Attempts:
             with suppress(ProtocolError):  # a summary that was changed by hand
                 end = from_json(EndReport, outcome["end"], "end")
                 await self._gate.tell(FinishedMessage(record.run_id, launch["fence"], end))
-        if not outcome or outcome["end"]["outcome"] in REQUEUED:
+        if not outcome or outcome["end"]["outcome"] in {o.value for o in REQUEUED}:
             reason = record.summary.get("reason", "")
             await self._gate.tell(WithdrawMessage(record.run_id, reason=reason))
+
+    # -- an attempt, from its grant to its end --------------------------------------------------
+
+    async def _start(self, record: Record, action: lf.Start) -> None:
+        self._spawn(record, partial(self._begin, record, action))
+
+    async def _follow(self, record: Record, _action: lf.Follow) -> None:
+        self._spawn(record, partial(self._see_through, record))
+
+    def _spawn(self, record: Record, work: Callable[[], Awaitable[None]]) -> None:
+        """Let work on an attempt go on by itself; its failure does not block the next grant."""
+
+        async def guarded() -> None:
+            try:
+                await work()
+            except Exception:
+                await self.handle(record, lf.Abandoned())
+                raise
+
+        self._tasks.spawn(guarded())
+
+    async def _begin(self, record: Record, action: lf.Start) -> None:
+        """Start the supervisor; if the disk is full, try again for a while."""
+        grant, digest = action.grant, self._programs.digest
+        launch = launch_of(record, grant, self._addresses(), self._grace_s, digest)
+        until = time.monotonic() + TRIES_S
+        while True:
+            work = begin(record, grant.attempt, launch, self._programs)
+            try:
+                supervisor = await self._tasks.unbroken(work)
+            except OSError as error:
+                passing = error.errno in PASSING
+                if not passing or time.monotonic() > until or record.life.is_decided:
+                    reason = f"cannot be started: {error.strerror or error}"
+                    await self.handle(record, lf.NotBegun(reason, passing))
+                    return
+            else:
+                await self.handle(record, lf.Begun(supervisor))
+                return
+            await asyncio.sleep(TRY_S)
+
+    async def _see_through(self, record: Record) -> None:
+        """Wait for the supervisor's end, then read how the attempt ended and report it."""
+        if record.life.supervisor is not None:
+            await ended(record.life.supervisor)
+        outcome = await asyncio.to_thread(_outcome_of, record.attempt_path)
+        if outcome is None:
+            outcome = await self._lost(record)
+        cgroup = await asyncio.to_thread(directory.cgroup_of, record.attempt_path)
+        await Cgroup(cgroup, record.run_id).remove()
+        report = from_json(EndReport, outcome["end"], "end")
+        fence = record.life.fence or 0
+        answer = await self._gate.tell(FinishedMessage(record.run_id, fence, report))
+        seen = {"elsewhere": answer.elsewhere, "grown": list(answer.grown)} if answer else {}
+        facts = {name: value for name, value in seen.items() if value}
+        peaks = (answer.peaks if answer else None) or _reported_peaks(report)
+        await self.handle(record, lf.Over(report, outcome, {**facts, "peaks": peaks}))
 
     async def _lost(self, record: Record) -> dict[str, Any]:
         """Handle a supervisor that ended without a report: stop its processes, record the end."""
         path, begun = record.attempt_path, time.monotonic()
         known = await asyncio.to_thread(directory.tree_of, path)
         cgroup = Cgroup(await asyncio.to_thread(directory.cgroup_of, path), record.run_id)
-        left = await kill_all(record.run_id, [ProcessName(*key) for key in known], cgroup)
+        left = await kill_all(record.run_id, known, cgroup)
         how, reason = await asyncio.to_thread(gone, record)
         if await asyncio.to_thread(directory.is_gone, path):
             how, reason = AttemptOutcome.LOST, GONE
@@ -194,52 +181,62 @@ class Attempts:
             await self._tasks.unbroken(write)
         return outcome
 
-    async def _requeue(self, record: Record, report: EndReport, outcome: Mapping[str, Any]) -> None:
-        """The attempt is over and the run is not, unless its user has cancelled it meanwhile."""
-        if record.ending or record.cancelled:
-            await self._gate.tell(WithdrawMessage(record.run_id, reason="cancelled"))
-            await self.end(record, RunEnd.CANCELLED, "cancelled", outcome)
+    async def _set_aside(self, record: Record, _action: lf.SetAside) -> None:
+        done = False
+        with suppress(OSError):
+            await self._tasks.unbroken(asyncio.to_thread(set_aside, record))
+            done = True
+        await self.handle(record, lf.PutAside(done))
+
+    # -- messages to the gate and to the supervisor ---------------------------------------------
+
+    async def _decline(self, record: Record, action: lf.Decline) -> None:
+        await self.decline(action.grant, action.reason, action.end)
+        await self.handle(record, lf.GivenBack(action.grant.fence))
+
+    async def decline(self, grant: Grant, reason: str, end: RunEnd | None) -> None:
+        """Give a grant back: the run queues again or, with an end, is over."""
+        await self._gate.tell(DeclineMessage(grant.run_id, grant.fence, reason, end))
+
+    async def _withdraw(self, record: Record, action: lf.Withdraw) -> None:
+        try:
+            await self._gate.insist(WithdrawMessage(record.run_id, reason=action.reason))
+        except GateRefused:  # it has started
             return
-        summary = {**record.summary, "status": QUEUED}
-        if report.outcome is AttemptOutcome.NOT_STARTED:
-            with suppress(OSError):
-                await self._tasks.unbroken(asyncio.to_thread(set_aside, record))
-                summary["attempt"] = record.attempt - 1
-        record.supervisor = record.fence = None
-        record.summary = summary
+        await self.handle(record, lf.Withdrawn(action.reason))
+
+    async def _stop(self, record: Record, _action: lf.Stop) -> None:
+        stop = {"reason": RunEnd.CANCELLED.value, "at": time.monotonic()}
+        with suppress(OSError):  # a full disk must not prevent a stop
+            await asyncio.to_thread(directory.write_stop, record.attempt_path, stop)
+        if record.life.supervisor is not None:
+            send(record.life.supervisor, signal.SIGTERM)
+
+    async def _kill(self, record: Record, _action: lf.Kill) -> None:
+        if record.life.supervisor is not None:
+            send(record.life.supervisor, signal.SIGKILL)
 
     # -- the end of a run -----------------------------------------------------------------------
 
-    async def end(
-        self,
-        record: Record,
-        end: RunEnd,
-        reason: str,
-        outcome: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write a run's end down, or wait until another's is; it never changes after."""
-        if record.ending:
-            await record.end.wait()
-        if record.status == ENDED:
+    async def _record_end(self, record: Record, _action: lf.RecordEnd) -> None:
+        """Write the decided end; it is reported once on the disk, or if the disk is full."""
+        end = record.life.end
+        if end is None:
             return
-        record.ending = True
-        reported: dict[str, Any] = {}
+        reported = {}
         if record.attempt:
             reported = await asyncio.to_thread(events.told_by_run, record.attempt_path)
-        summary = {
-            **record.summary,
+        facts = {
             **reported,
-            "status": ENDED,
-            "end": end.value,
-            "reason": reason,
-            "ended": _ended_at(outcome),
-            "outcome": outcome,
+            "end": end.end.value,
+            "reason": end.reason,
+            "ended": _ended_at(end.outcome),
+            "outcome": end.outcome,
         }
-        # An end is reported once it is on the disk, unless the disk is full.
+        summary = {**record.summary, **facts, "status": lf.ENDED}
         if not await self._is_written(record, summary):
             self._tasks.spawn(self._write_later(record, summary))
-        record.summary = summary
-        record.end.set()
+        await self.handle(record, lf.Recorded(facts))
 
     async def _write_later(self, record: Record, summary: Mapping[str, Any]) -> None:
         while True:
@@ -248,6 +245,7 @@ class Attempts:
                 return
 
     async def _is_written(self, record: Record, summary: Mapping[str, Any]) -> bool:
+        """Write an end to the disk; return False if that must be tried again."""
         try:
             write = asyncio.to_thread(_write_end, record.path, summary)
             await self._tasks.unbroken(write)
@@ -256,7 +254,7 @@ class Attempts:
         except OSError as error:
             self._log.error("%s: its end cannot be written: %s", record.run_id, error)
             return False
-        record.is_stored = True
+        await self.handle(record, lf.Stored())
         return True
 
 
@@ -279,13 +277,6 @@ def _ended_at(outcome: Mapping[str, Any] | None) -> float:
     answer = (outcome or {}).get("wall_ended")
     now = time.time()
     return answer if isinstance(answer, float) and 0 < answer < now else now
-
-
-def _end_of(record: Record, report: EndReport) -> RunEnd:
-    """Trust the recorded cancel: stop.json may be missing on a full disk, or be unread."""
-    if record.cancelled and report.reason.partition(STILL_THERE)[0] in ("terminated", KILLED, GONE):
-        return RunEnd.CANCELLED
-    return RunEnd(report.outcome.value)
 
 
 def _reported_peaks(report: EndReport) -> dict[str, int]:

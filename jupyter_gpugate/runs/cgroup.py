@@ -10,8 +10,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import start_ticks
-from jupyter_gpugate.runs.processes import ProcessName
 
 #: How often, and with what pause, it is tried to remove one that is not empty yet.
 TRIES, TRY_S = 20, 0.05
@@ -25,7 +25,7 @@ class Cgroup:
         is_own = path.is_absolute() and path.name.startswith(f"gpugate-{run_id}-")
         self._path = path if is_own and ".." not in path.parts and path.is_dir() else None
 
-    def members(self) -> list[ProcessName]:
+    def members(self) -> list[ProcessKey]:
         """Return the living processes in it."""
         found = []
         for place in self._below():
@@ -33,7 +33,7 @@ class Cgroup:
                 for pid in map(int, (place / "cgroup.procs").read_text("ascii").split()):
                     ticks = start_ticks(pid) if pid > 1 else None
                     if ticks is not None:
-                        found.append(ProcessName(pid, ticks))
+                        found.append(ProcessKey(pid, ticks))
         return found
 
     def kill(self) -> None:

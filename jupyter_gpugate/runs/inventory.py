@@ -12,11 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from jupyter_gpugate.core.messages import LiveLease
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.runs.folder import Torn
 from jupyter_gpugate.runs.ids import RUN_ID
+from jupyter_gpugate.runs.life import ACTIVE, ENDED, Life, Live
 from jupyter_gpugate.runs.machine import Machine, host_of
-from jupyter_gpugate.runs.record import ENDED, Record, Records, Row, row_of
+from jupyter_gpugate.runs.record import Record, Records, Row, row_of
 from jupyter_gpugate.runs.removal import remove_left_behind
 from jupyter_gpugate.runs.scanning import Found, Scanner, blank_spec
 
@@ -83,12 +85,13 @@ class Inventory:
                 unfinished += [record] if found.here else []
         return unfinished
 
-    def stray(self, run_id: str, name: str, attempt: int) -> Record:
+    def stray(self, run_id: str, lease: LiveLease) -> Record:
         """Register a run that the gate has but whose directory cannot be read."""
+        name = lease.name
         spec = {**blank_spec(run_id), "name": name}
-        summary = {"run_id": run_id, "name": name, "status": "active", "submitted": 0.0}
-        summary["attempt"] = attempt
-        record = Record(run_id, self.root / run_id, spec, summary, self._read(spec))
+        summary = {"run_id": run_id, "name": name, "submitted": 0.0}
+        life = Life(lease.attempt, Live(lease.fence), abandoned=True)
+        record = Record(run_id, self.root / run_id, spec, summary, self._read(spec), life)
         record.problem = "its directory cannot be read"
         self.records.add(record)
         return record
@@ -127,9 +130,16 @@ class Inventory:
         return rows, others
 
     def _record_of(self, found: Found) -> Record:
-        summary = {**found.summary, "attempt": found.attempt}
-        record = Record(found.run_id, found.path, found.spec, summary, self._read(found.spec))
-        record.left = found.detached
+        request, status = self._read(found.spec), found.summary["status"]
+        life = Life(
+            found.attempt,
+            Live() if status == ACTIVE else None,
+            abandoned=status == ACTIVE,
+            detached=found.detached or request.detached,
+            ended=status == ENDED,
+            stored=status == ENDED,
+        )
+        record = Record(found.run_id, found.path, found.spec, found.summary, request, life)
         record.problem = found.problem and f"its spec.json cannot be read: {found.problem}"
         record.host = "" if found.here else host_of(found.spec.get("machine"))
         return record

@@ -8,27 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.messages import WithdrawMessage
 from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.proc import boot_id
 from jupyter_gpugate.runs import directory, output
 from jupyter_gpugate.runs.attempts import Attempts
 from jupyter_gpugate.runs.inventory import Inventory
-from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient, Way
+from jupyter_gpugate.runs.lease_client import LeaseClient, Way
+from jupyter_gpugate.runs.life import ENDED, QUEUED, CancelAsked, Detached, Dismissed, OverTime
 from jupyter_gpugate.runs.machine import Machine
 from jupyter_gpugate.runs.presence import Presence
-from jupyter_gpugate.runs.processes import send
 from jupyter_gpugate.runs.programs import Programs
-from jupyter_gpugate.runs.record import ENDED, QUEUED, Record, Refused, Row
+from jupyter_gpugate.runs.record import Record, Refused, Row
 from jupyter_gpugate.runs.removal import remove_run
 from jupyter_gpugate.runs.requests import request_of
 from jupyter_gpugate.runs.submitting import Submissions
@@ -84,7 +81,7 @@ class Launcher:
             machine=machine,
         )
         self._unheard = Unheard(self.submit)
-        self._waited_for = WaitedFor(self._records, self._tasks, self._withdraw)
+        self._waited_for = WaitedFor(self._records, self._tasks, self._attempts.handle)
         self._presence = Presence(
             self._inventory,
             self._gate,
@@ -113,7 +110,8 @@ class Launcher:
                 if record.attempt:
                     await self._attempts.adopt(record)
                 if record.problem and record.status == QUEUED:
-                    await self._attempts.end(record, RunEnd.LOST, record.problem)
+                    lost = Dismissed(RunEnd.LOST, record.problem)
+                    await self._attempts.handle(record, lost)
                 self._waited_for.watch(record)
             except Exception:  # noqa: BLE001 - whatever is wrong with one run
                 self._log.exception("%s cannot be adopted", record.run_id)
@@ -188,7 +186,7 @@ class Launcher:
         record = self._own(run_id)
         if record.status == ENDED:
             raise Refused(409, "state", f"{run_id} has ended: {record.summary.get('end')}")
-        record.left = True
+        await self._attempts.handle(record, Detached())
         try:
             await asyncio.to_thread(directory.write_detached, record.path)
         except OSError as error:
@@ -261,8 +259,7 @@ class Launcher:
         """Return a stamp that changes whenever anything that is reported of the run changes."""
         record = self.known(run_id)
         tail = output.output_stamp(record.attempt_path) if record.attempt else None
-        left = (record.cancelled, record.detached, self.is_waited_for(run_id))
-        return (record.summary, *left, tail)
+        return (record.life, self.is_waited_for(run_id), tail)
 
     async def episodes(self, run_id: str) -> tuple[list[dict[str, Any]], int]:
         """Finished episodes of every attempt, and how many earlier ones are left out."""
@@ -303,42 +300,26 @@ class Launcher:
         begun = time.monotonic()
         if record.status == ENDED:
             raise Refused(409, "state", f"{run_id} has ended: {record.summary.get('end')}")
-        record.cancelled = True
         means = await self._stop(record)
-        kill = (record.summary.get("outcome") or {}).get("kill") or {}
+        summary = record.summary
+        kill = (summary.get("outcome") or {}).get("kill") or {}
         return {
-            "cancelled": record.summary.get("end") == RunEnd.CANCELLED.value,
-            "end": record.summary.get("end"),
+            "cancelled": summary.get("end") == RunEnd.CANCELLED.value,
+            "end": summary.get("end"),
             "means": kill.get("means") or means,
             "ms": kill.get("ms") or int(1000 * (time.monotonic() - begun)),
             "survivors": kill.get("survivors") or [],
         }
 
     async def _stop(self, record: Record) -> str:
-        if record.supervisor is None and await self._withdraw(record, "cancelled"):
-            return "withdrawn"
-        stop = {"reason": "cancelled", "at": time.monotonic()}
-        with suppress(OSError):  # a full disk must not prevent a stop
-            await asyncio.to_thread(directory.write_stop, record.attempt_path, stop)
-        if record.supervisor is not None:
-            send(record.supervisor, signal.SIGTERM)
+        await self._attempts.handle(record, CancelAsked())
         try:
             await asyncio.wait_for(record.end.wait(), self._grace_s + OVERTIME_S)
         except asyncio.TimeoutError:
-            if record.supervisor is not None:
-                send(record.supervisor, signal.SIGKILL)
+            await self._attempts.handle(record, OverTime())
             await record.end.wait()
             return "supervisor killed"
-        return "signal"
-
-    async def _withdraw(self, record: Record, reason: str) -> bool:
-        """Take a run back that has not started; False when it has."""
-        try:
-            await self._gate.insist(WithdrawMessage(record.run_id, reason=reason))
-        except GateRefused:
-            return False
-        await self._attempts.end(record, RunEnd.CANCELLED, reason)
-        return True
+        return "signal" if record.summary.get("outcome") else "withdrawn"
 
 
 def _refuse_stranger(kernel: Mapping[str, Any]) -> None:

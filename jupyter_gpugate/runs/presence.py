@@ -18,7 +18,9 @@ from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.runs.attempts import Attempts
 from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, GateAway, LeaseClient
-from jupyter_gpugate.runs.record import ENDED, QUEUED, Record
+from jupyter_gpugate.runs.life import ENDED, QUEUED, Dismissed, Granted
+from jupyter_gpugate.runs.lifecycle import UNWANTED
+from jupyter_gpugate.runs.record import Record
 from jupyter_gpugate.runs.submitting import Submissions
 from jupyter_gpugate.runs.tasks import Tasks
 
@@ -57,7 +59,7 @@ class Presence:
     async def register(self) -> None:
         """Exchange with the gate which runs each side has, and settle the differences."""
         unfinished = self._records.unfinished()
-        fences = {r.run_id: r.fence for r in unfinished if r.fence is not None}
+        fences = {r.run_id: r.life.fence for r in unfinished if r.life.fence is not None}
         run_ids = tuple(record.run_id for record in unfinished)
         answer = await self._gate.insist(RegisterMessage(fences, run_ids))
         for run_id in answer.unneeded:
@@ -73,8 +75,7 @@ class Presence:
             late = await self._inventory.take_in([run_id])
             if not late and lease is not None:
                 # Its directory is lost, its processes may not be.
-                late = [self._inventory.stray(run_id, lease.name, lease.attempt)]
-                late[0].fence = lease.fence
+                late = [self._inventory.stray(run_id, lease)]
             await self._take_up(late)
             record = self._records.get(run_id)
         if record is None:
@@ -92,7 +93,7 @@ class Presence:
         for record in records:
             refusal = await self._submissions.again(record)
             if refusal:
-                await self._attempts.end(record, RunEnd.REJECTED, refusal)
+                await self._attempts.handle(record, Dismissed(RunEnd.REJECTED, refusal))
 
     async def keep(self) -> None:
         """Report presence until cancelled; register again after every failure."""
@@ -115,18 +116,18 @@ class Presence:
     async def _hear(self) -> bool:
         """Report the waiting runs and act on the answer; return whether it contained any news."""
         waiting = tuple(r.run_id for r in self._records.unfinished() if r.status == QUEUED)
-        known = tuple(sorted(self._attempts.fences))
+        known = tuple(sorted(fence for record in self._records for fence in record.life.fences))
         news = await self._gate.ask(PresenceMessage(waiting, known), PRESENCE_S + 10)
         for grant in news.grants:
             record = self._records.get(grant.run_id)
-            if record is None or record.status == ENDED:
-                await self._attempts.decline(grant, "no longer wanted", RunEnd.CANCELLED)
+            if record is None:
+                await self._attempts.decline(grant, UNWANTED, RunEnd.CANCELLED)
             else:
                 estimate = to_json(news.estimates.get(grant.run_id))
-                record.summary = {**record.summary, "estimate": estimate}
-                self._attempts.start(record, grant)
+                await self._attempts.handle(record, Granted(grant, estimate))
         for ended in news.ended:
             record = self._records.get(ended.run_id)
             if record is not None and record.status == QUEUED:
-                await self._attempts.end(record, ended.end, ended.reason)
+                await self._attempts.handle(record, Dismissed(ended.end, ended.reason))
+                await record.end.wait()  # the gate repeats it until then
         return bool(news)

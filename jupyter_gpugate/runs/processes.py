@@ -11,8 +11,9 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import start_ticks, stat_of
 
 #: Rounds of killing; each takes in what was forked during the last.
@@ -25,21 +26,14 @@ LOOK_S = 0.25
 class Cgroup(Protocol):
     """The cgroup of a run's processes."""
 
-    def members(self) -> list[ProcessName]:
+    def members(self) -> list[ProcessKey]:
         """Return the living processes in it."""
 
     def kill(self) -> None:
         """Kill all of them at once."""
 
 
-class ProcessName(NamedTuple):
-    """A process of this boot."""
-
-    pid: int
-    start_ticks: int
-
-
-def is_alive(process: ProcessName) -> bool:
+def is_alive(process: ProcessKey) -> bool:
     """Return whether this very process lives, or may: a reused pid is another process."""
     try:
         return start_ticks(process.pid) == process.start_ticks
@@ -47,7 +41,7 @@ def is_alive(process: ProcessName) -> bool:
         return True
 
 
-def send(process: ProcessName, number: int) -> bool:
+def send(process: ProcessKey, number: int) -> bool:
     """Signal this very process; False when it is gone."""
     try:
         descriptor = os.pidfd_open(process.pid)
@@ -64,7 +58,7 @@ def send(process: ProcessName, number: int) -> bool:
     return True
 
 
-async def ended(process: ProcessName) -> None:
+async def ended(process: ProcessKey) -> None:
     """Wait until this process is gone."""
     while is_alive(process):
         try:
@@ -90,7 +84,7 @@ async def _readable(descriptor: int) -> None:
         loop.remove_reader(descriptor)
 
 
-def tagged(run_id: str) -> list[ProcessName]:
+def tagged(run_id: str) -> list[ProcessKey]:
     """Every living process of this user that carries the run's mark in its environment."""
     mark = f"GPUGATE_RUN_ID={run_id}".encode()
     found = []
@@ -101,7 +95,7 @@ def tagged(run_id: str) -> list[ProcessName]:
             if mark in environment(Path(entry.path)).split(b"\0"):
                 ticks = start_ticks(int(entry.name))
                 if ticks is not None:
-                    found.append(ProcessName(int(entry.name), ticks))
+                    found.append(ProcessKey(int(entry.name), ticks))
     return found
 
 
@@ -124,8 +118,8 @@ def environment(process: Path) -> bytes:
 
 
 async def kill_all(
-    run_id: str, known: Iterable[ProcessName], cgroup: Cgroup | None = None
-) -> list[ProcessName]:
+    run_id: str, known: Iterable[ProcessKey], cgroup: Cgroup | None = None
+) -> list[ProcessKey]:
     """Kill the processes of a run without a supervisor; return those that survive all rounds."""
     left = set(known)
     for _ in range(ROUNDS):

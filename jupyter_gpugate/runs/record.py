@@ -1,4 +1,4 @@
-"""The run side's record of one run in memory; the run's directory has the same content."""
+"""The run side's records of its runs in memory; the run directories have the same content."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.requests import Request
-from jupyter_gpugate.runs.processes import ProcessName
-
-QUEUED, ACTIVE, ENDED = "queued", "active", "ended"
+from jupyter_gpugate.runs import lifecycle
+from jupyter_gpugate.runs.life import ENDED, Action, Event, Life
 
 #: The number of whole records in memory before older ended ones are released.
 AT_HAND = 512
@@ -43,37 +42,43 @@ class Refused(Exception):
 
 @dataclass
 class Record:
-    """One run: its spec, its summary as on disk, and its live parts."""
+    """One run: its spec, its state, and the summary that was first on the disk."""
 
     run_id: str
     path: Path
     spec: Mapping[str, Any]
-    summary: dict[str, Any]
+    first_summary: Mapping[str, Any]
     request: Request
-    fence: int | None = None
-    supervisor: ProcessName | None = None
-    cancelled: bool = False
-    left: bool = False  # by a notebook or terminal that waited for it
-    ending: bool = False
+    life: Life
     host: str = ""  # the name of the other machine that it belongs to
     problem: str = ""  # why it is known in part only, and cannot begin again
-    is_stored: bool = False  # its end is on the disk
     end: asyncio.Event = field(default_factory=asyncio.Event)
-    course: asyncio.Task[None] | None = None  # of the newest attempt, until all of it is over
+
+    def apply(self, event: Event) -> tuple[Action, ...]:
+        """Change the state; return the actions that follow."""
+        self.life, actions = lifecycle.apply(self.life, event)
+        if self.life.ended:
+            self.end.set()
+        return actions
 
     @property
     def status(self) -> str:
-        status: str = self.summary["status"]
-        return status
-
-    @property
-    def detached(self) -> bool:
-        """Return whether it is detached, since the submit or later."""
-        return self.left or self.request.detached
+        return self.life.status
 
     @property
     def attempt(self) -> int:
-        return int(self.summary.get("attempt") or 0)
+        return self.life.attempts
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The run in JSON: as the disk had it, and all that has become of it."""
+        now = {"status": self.status, "attempt": self.attempt}
+        return {**self.first_summary, **self.life.facts, **now}
+
+    @property
+    def submitted(self) -> float:
+        when: float = self.first_summary["submitted"]
+        return when
 
     @property
     def attempt_path(self) -> Path:
@@ -125,7 +130,7 @@ class Records:
         self._past.pop(record.run_id, None)
         self._note_key(record.run_id, record.spec.get("idempotency_key"))
         if len(self._records) > AT_HAND:
-            ended = [r for r in self if r.status == ENDED and r.is_stored]
+            ended = [r for r in self if r.status == ENDED and r.life.stored]
             for old in ended[: len(ended) // 2]:
                 self._past[old.run_id] = self._records.pop(old.run_id).row()
 
@@ -170,7 +175,7 @@ class Records:
     def unfinished(self) -> list[Record]:
         """Return the unfinished runs of this machine, in the order of submission."""
         found = [r for r in self if r.status != ENDED and not r.host]
-        return sorted(found, key=lambda r: (r.summary["submitted"], r.run_id))
+        return sorted(found, key=lambda r: (r.submitted, r.run_id))
 
     def elsewhere(self) -> list[Record]:
         """Return the unfinished runs of other machines, as last read."""

@@ -15,14 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.messages import HEARTBEAT_S
 from jupyter_gpugate.core.reports import AttemptOutcome
 from jupyter_gpugate.core.requests import Grant
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import RUN_MODULE, boot_id, is_token, isolation, start_ticks
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import Torn, opened
-from jupyter_gpugate.runs.processes import ProcessName, is_alive, tagged
+from jupyter_gpugate.runs.lifecycle import KILLED, granted_facts
+from jupyter_gpugate.runs.processes import is_alive, tagged
 from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import Record
 
@@ -39,8 +40,6 @@ PASSING = frozenset(
         errno.EAGAIN,
     }
 )
-#: The reason of an attempt whose supervisor is gone without a word.
-KILLED = "its supervisor was killed"
 _PYTHONS_LIBRARY = frozenset({"PYTHONHOME", "PYTHONPLATLIBDIR"})
 _LAST_BYTES = 4096
 #: The loader's word on a library of LD_PRELOAD that it cannot find, which ends nothing.
@@ -51,7 +50,7 @@ GRANTED = ("attempt", "devices", "charges", "basis", "caps", "enforcement", "est
 
 async def begin(
     record: Record, attempt: int, launch: Mapping[str, Any], programs: Programs
-) -> ProcessName:
+) -> ProcessKey:
     """Write the attempt down, then start its supervisor; `OSError` where that cannot be done."""
     return await asyncio.to_thread(_begin, record, attempt, launch, programs)
 
@@ -69,19 +68,13 @@ def launch_of(
     return {
         "run_id": record.run_id,
         **_of_spec(record.spec),
-        "attempt": grant.attempt,
+        **granted_facts(grant, record.summary.get("estimate")),
         "fence": grant.fence,
         "programs": programs,
         "socket": addresses[0],
         "sockets": list(addresses),
         "env_file": "../../env.json",
-        "devices": list(grant.devices),
-        "charges": dict(grant.charges),
-        "basis": to_json(grant.basis),
-        "estimate": record.summary.get("estimate"),
-        "caps": dict(grant.caps),
         "device_totals": dict(grant.device_totals),
-        "enforcement": grant.enforcement.value,
         "grace_s": grace_s,
         "heartbeat_s": HEARTBEAT_S,
         "gate": [sys.executable, "-c", RUN_MODULE, "jupyter_gpugate", "serve", "--user"],
@@ -117,7 +110,7 @@ def _of_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _begin(
     record: Record, attempt: int, launch: Mapping[str, Any], programs: Programs
-) -> ProcessName:
+) -> ProcessKey:
     path = directory.create_attempt(record.path, attempt, launch, record.spec.get("source"))
     supervisor = programs.ready() / "supervisor"  # now that launch.json says that it is used
     # The boundary between "asked for" and "alive": the fence in launch.json and the mark in the
@@ -134,7 +127,7 @@ def _begin(
             start_new_session=True,
         )
     _reap_later(process)
-    return ProcessName(process.pid, start_ticks(process.pid) or 0)
+    return ProcessKey(process.pid, start_ticks(process.pid) or 0)
 
 
 def _own_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -152,12 +145,11 @@ def _reap_later(process: subprocess.Popen[bytes]) -> None:
     threading.Thread(target=process.wait, name="gpugate-reaper", daemon=True).start()
 
 
-def supervisor_of(record: Record) -> ProcessName | None:
+def supervisor_of(record: Record) -> ProcessKey | None:
     """The living supervisor of an attempt that another process started, if there is one."""
     recorded = directory.supervisor_of(record.attempt_path)
     if recorded is not None:
-        name = ProcessName(*recorded)
-        return name if is_alive(name) else None
+        return recorded if is_alive(recorded) else None
     mark = os.fsencode(record.attempt_path)
     for process in tagged(record.run_id):
         with suppress(OSError):

@@ -25,8 +25,9 @@ from jupyter_gpugate.runs.homes import home_of
 from jupyter_gpugate.runs.ids import new_run_id
 from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient
+from jupyter_gpugate.runs.life import QUEUED, Life
 from jupyter_gpugate.runs.machine import Machine
-from jupyter_gpugate.runs.record import QUEUED, Record, Refused
+from jupyter_gpugate.runs.record import Record, Refused
 from jupyter_gpugate.runs.removal import remove_run
 from jupyter_gpugate.runs.requests import environment_of, request_of, spec_of
 from jupyter_gpugate.runs.staging import NotStaged
@@ -144,7 +145,8 @@ class Submissions:
         except BaseException:
             await asyncio.to_thread(remove_run, path)
             raise
-        record = Record(run_id, path, spec, summary, request)
+        life = Life(detached=request.detached)
+        record = Record(run_id, path, spec, summary, request, life)
         self._records.add(record)
         return record
 

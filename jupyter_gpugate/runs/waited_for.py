@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from jupyter_gpugate.core.requests import KernelRef
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import boot_id
-from jupyter_gpugate.runs.processes import ProcessName, ended
-from jupyter_gpugate.runs.record import QUEUED, Record, Records
+from jupyter_gpugate.runs.life import Event, Forsaken
+from jupyter_gpugate.runs.processes import ended
+from jupyter_gpugate.runs.record import Record, Records
 from jupyter_gpugate.runs.tasks import Tasks
 
 
@@ -18,29 +20,28 @@ class WaitedFor:
         self,
         records: Records,
         tasks: Tasks,
-        withdraw: Callable[[Record, str], Awaitable[object]],
+        handle: Callable[[Record, Event], Awaitable[None]],
     ) -> None:
         self._records = records
         self._tasks = tasks
-        self._withdraw = withdraw
+        self._handle = handle
         self._watched: set[KernelRef] = set()
 
     def watch(self, record: Record) -> None:
         """Withdraw a run if its kernel ends before it starts, unless it is detached."""
         kernel = record.request.kernel
-        if kernel is not None and not record.detached and kernel not in self._watched:
+        if kernel is not None and not record.life.detached and kernel not in self._watched:
             self._watched.add(kernel)
             self._tasks.spawn(self._withdraw_after(kernel))
 
     async def _withdraw_after(self, kernel: KernelRef) -> None:
         if kernel.boot_id in ("", boot_id()):
-            await ended(ProcessName(kernel.pid, kernel.start_ticks))
+            await ended(ProcessKey(kernel.pid, kernel.start_ticks))
         self._watched.discard(kernel)
         for record in self._records.unfinished():
-            waits = record.request.kernel == kernel and not record.detached
-            if waits and record.status == QUEUED:
-                await self._withdraw(record, "the notebook's kernel is gone")
+            if record.request.kernel == kernel:
+                await self._handle(record, Forsaken())
 
     def has(self, record: Record) -> bool:
         """Return whether a living notebook or terminal would notice the end of this run."""
-        return not record.detached and record.request.kernel in self._watched
+        return not record.life.detached and record.request.kernel in self._watched

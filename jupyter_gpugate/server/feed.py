@@ -19,7 +19,8 @@ from jupyter_gpugate.core.reports import Phase, RunEnd
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.port import Change, EndName, Gate, GateEnd, Standing, Status
 from jupyter_gpugate.runs.launcher import Launcher
-from jupyter_gpugate.runs.record import ENDED, QUEUED, Record
+from jupyter_gpugate.runs.life import ENDED, QUEUED
+from jupyter_gpugate.runs.record import Record
 
 #: More than a follower can miss between two questions.
 KEPT = 4096

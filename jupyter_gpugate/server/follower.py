@@ -22,7 +22,7 @@ from jupyter_gpugate.core.endings import cause_of
 from jupyter_gpugate.gate.port import Standing
 from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, UnixClient
-from jupyter_gpugate.runs.record import ENDED
+from jupyter_gpugate.runs.life import ENDED
 from jupyter_gpugate.server.feed import WAY
 
 #: One question lasts so long where nothing happens.

@@ -22,9 +22,10 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.proc import boot_id, start_ticks
-from jupyter_gpugate.runs.processes import ProcessName, is_alive
+from jupyter_gpugate.runs.processes import is_alive
 from tests.kit.external_processes import external_process, running
 from tests.kit.real_server import PATIENCE_S, Answer, Places, Served, until
 
@@ -86,15 +87,15 @@ def first_fence(server: Served, run_id: str) -> int:
     return int(fences[0])
 
 
-def tree_of(server: Served, run_id: str, least: int = 2) -> list[ProcessName]:
+def tree_of(server: Served, run_id: str, least: int = 2) -> list[ProcessKey]:
     """The processes of a run, its supervisor first, once the gate knows so many of them."""
 
-    def known() -> list[ProcessName] | None:
+    def known() -> list[ProcessKey] | None:
         rows = [r for r in server.queue().get("running", []) if r["run_id"] == run_id]
-        tree = [ProcessName(*key) for row in rows for key in row["tree"]]
+        tree = [ProcessKey(*key) for row in rows for key in row["tree"]]
         return tree if len(tree) >= least else None
 
-    found: list[ProcessName] = until(known, f"the tree of {run_id} is known")
+    found: list[ProcessKey] = until(known, f"the tree of {run_id} is known")
     return found
 
 
@@ -103,7 +104,7 @@ def waiting_ids(server: Served) -> list[str]:
     return [row["run_id"] for row in server.queue()["queued"]]
 
 
-def gone(process: ProcessName) -> bool:
+def gone(process: ProcessKey) -> bool:
     """Whether this very process has ended."""
     return not is_alive(process)
 
@@ -367,7 +368,7 @@ def test_what_a_killed_supervisor_leaves_is_found_and_stopped(
     born = notes.path("born")  # too late for anybody to have seen it
     row = server.ended(server.submit("patricide", PATRICIDE.format(born=born)))
     assert row["end"] == "lost"
-    assert gone(ProcessName(*map(int, born.read_text().split())))
+    assert gone(ProcessKey(*map(int, born.read_text().split())))
     until(lambda: server.queue()["reservations"]["ram"] == 0, "all charges are given back")
 
 

@@ -19,10 +19,11 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import boot_id, start_ticks
 from jupyter_gpugate.runs.ids import new_run_id
 from jupyter_gpugate.runs.machine import this_machine
-from jupyter_gpugate.runs.processes import ProcessName, is_alive
+from jupyter_gpugate.runs.processes import is_alive
 from jupyter_gpugate.runs.record import Record
 from tests.integration.run_side import GateOfRuns, run_side, served, until
 
@@ -96,7 +97,7 @@ def test_a_live_run_is_adopted_and_its_outcome_read(gate: GateOfRuns, tmp_path: 
     async def test() -> None:
         record = side.known(run_id)
         await begun(record.attempt_path)
-        assert (record.status, record.supervisor) == ("active", named(supervisor))
+        assert (record.status, record.life.supervisor) == ("active", named(supervisor))
         (tmp_path / "go").touch()
         await record.end.wait()
         assert record.summary["end"] == "completed"
@@ -154,7 +155,7 @@ def test_a_supervisor_is_found_before_it_has_recorded_its_tree(
 
     async def test() -> None:
         record = side.known(run_id)
-        assert record.supervisor == named(supervisor)
+        assert record.life.supervisor == named(supervisor)
         assert not (record.attempt_path / "tree.json").exists()
         gate.replies["started"] = (200, {"verdict": "go"})
         (tmp_path / "go").touch()
@@ -180,12 +181,12 @@ def test_a_run_of_an_earlier_boot_is_lost(gate: GateOfRuns, tmp_path: Path) -> N
     served(side, test)
 
 
-def named(process: subprocess.Popen[bytes]) -> ProcessName:
+def named(process: subprocess.Popen[bytes]) -> ProcessKey:
     """Identify a child of this process."""
-    return ProcessName(process.pid, start_ticks(process.pid) or 0)
+    return ProcessKey(process.pid, start_ticks(process.pid) or 0)
 
 
-def tree_of(record: Record) -> list[ProcessName]:
+def tree_of(record: Record) -> list[ProcessKey]:
     """Return the processes that the run's supervisor has recorded."""
     tree: dict[str, Any] = json.loads((record.attempt_path / "tree.json").read_text())
-    return [ProcessName(*pair) for pair in tree["tree"]]
+    return [ProcessKey(*pair) for pair in tree["tree"]]

@@ -58,8 +58,8 @@ def test_a_supervisor_runs_from_the_copy_that_its_instructions_name(
         record = side.known(run_id)
         launch = json.loads((record.attempt_path / "launch.json").read_text())
         copy = tmp_path / "runs" / "programs" / launch["programs"] / "gpugate_programs"
-        assert record.supervisor is not None
-        words = command_of(record.supervisor.pid)
+        assert record.life.supervisor is not None
+        words = command_of(record.life.supervisor.pid)
         assert words[-2:] == [str(copy / "supervisor"), str(record.attempt_path)]
         assert not list(record.attempt_path.glob("*.py"))
         await side.cancel(run_id)

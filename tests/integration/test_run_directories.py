@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs import launcher as launcher_module
 from jupyter_gpugate.runs import processes
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.machine import Machine
-from jupyter_gpugate.runs.processes import ProcessName, is_alive
+from jupyter_gpugate.runs.processes import is_alive
 from jupyter_gpugate.runs.record import Record, Refused
 from jupyter_gpugate.runs.scanning import Scanner
 from tests.integration.run_side import GateOfRuns, program, run_side, served, until
@@ -61,11 +62,11 @@ async def begun(side: Launcher, gate: GateOfRuns, body: dict[str, Any], fence: i
     return record
 
 
-def tree_of(record: Record) -> list[ProcessName]:
+def tree_of(record: Record) -> list[ProcessKey]:
     """The processes that a run's supervisor has written down."""
     with contextlib.suppress(OSError, ValueError):
         tree = json.loads((record.attempt_path / "tree.json").read_text())
-        return [ProcessName(*pair) for pair in tree["tree"]]
+        return [ProcessKey(*pair) for pair in tree["tree"]]
     return []
 
 
@@ -151,6 +152,7 @@ def test_what_another_machine_begins_and_ends_is_seen(
             theirs.grant(run_id, fence=1)
             await until(lambda: row(run_id).get("end") == "completed", "its end")
             assert "theirs" in here.known(run_id).summary["output_tail"]
+            await there.known(run_id).end.wait()  # it is on the disk a moment earlier
             assert await there.delete(run_id) == ""
             await until(lambda: not row(run_id), "its removal")
             await there.stop()
@@ -291,7 +293,7 @@ def test_a_cancel_names_what_it_could_not_stop(
     async def test() -> None:
         record = await begun(side, gate, program(code))
         pid = int((await until(lambda: written(tmp_path / "child"), "its child"))[:-1])
-        frozen = ProcessName(pid, start_ticks(pid) or 0)
+        frozen = ProcessKey(pid, start_ticks(pid) or 0)
         await until(lambda: frozen in tree_of(record), "its child in its tree")
         (ice / "cgroup.procs").write_text(str(frozen.pid))
         (ice / "freezer.state").write_text("FROZEN")

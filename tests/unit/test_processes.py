@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs import processes
 from jupyter_gpugate.runs.processes import (
-    ProcessName,
     ended,
     is_alive,
     kill_all,
@@ -26,9 +26,9 @@ from tests.kit.external_processes import external_process, running
 from tests.kit.headless_process import headless
 
 
-def named(pid: int) -> ProcessName:
+def named(pid: int) -> ProcessKey:
     """A living process by its name."""
-    return ProcessName(pid, start_ticks(pid) or 0)
+    return ProcessKey(pid, start_ticks(pid) or 0)
 
 
 def out_of_descriptors(*_: Any) -> Any:
@@ -59,7 +59,7 @@ def test_an_end_is_waited_for() -> None:
 def test_a_pid_of_another_start_is_another_process() -> None:
     """The same pid with other start ticks is neither alive nor signalled."""
     with external_process() as pid:
-        other = ProcessName(pid, (start_ticks(pid) or 0) - 1)
+        other = ProcessKey(pid, (start_ticks(pid) or 0) - 1)
         assert not is_alive(other)
         assert not send(other, signal.SIGKILL)
         asyncio.run(ended(other))

@@ -11,7 +11,8 @@ from jupyter_gpugate.core.explaining.rows import EpisodeCount, Snapshot
 from jupyter_gpugate.core.naming import megabytes
 from jupyter_gpugate.gate.port import Gate, RunView, Status
 from jupyter_gpugate.runs.launcher import Launcher
-from jupyter_gpugate.runs.record import ACTIVE, ENDED, Record
+from jupyter_gpugate.runs.life import ACTIVE, ENDED
+from jupyter_gpugate.runs.record import Record
 from jupyter_gpugate.server.http.answers import (
     ElsewhereRow,
     MachineAnswer,
@@ -75,8 +76,8 @@ def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:
         eta_s=None,
         submitted=summary["submitted"],
         ended=summary.get("ended"),
-        cancel_requested=record.cancelled,
-        detached=record.detached,
+        cancel_requested=record.life.cancelled,
+        detached=record.life.detached,
         visible=view.visible,
         machine=record.host or None,
         episodes=EpisodeCount(int(end.get("episodes_done") or 0), record.spec["episodes"]),

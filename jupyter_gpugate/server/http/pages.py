@@ -7,7 +7,7 @@ from typing import Any
 
 from jupyter_gpugate.faces import card, tables
 from jupyter_gpugate.gate.port import Status
-from jupyter_gpugate.runs.record import ENDED
+from jupyter_gpugate.runs.life import ENDED
 from jupyter_gpugate.server.http import shapes
 from jupyter_gpugate.server.http.answers import CardAnswer, CardRest, PanelAnswer
 from jupyter_gpugate.server.http.api import ApiHandler
