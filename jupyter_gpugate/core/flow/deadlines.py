@@ -8,7 +8,7 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.endings import End
 from jupyter_gpugate.core.explaining.explain import explain
-from jupyter_gpugate.core.leases import Live
+from jupyter_gpugate.core.leases import Granted, Live
 from jupyter_gpugate.core.memory.lingering import is_there
 from jupyter_gpugate.core.reports import (
     AttemptOutcome,
@@ -29,13 +29,13 @@ def due(state: GateState, sample: Sample, last: Decisions, now: float) -> Iterab
     if now < state.patient_until:
         return
     for lease in state.leases.values():
-        fence = lease.terms.fence
-        if lease.live is None:
+        fence, stage = lease.terms.fence, lease.stage
+        if isinstance(stage, Granted):
             since = max(lease.terms.granted_at, state.patient_until)
             if now >= since + state.traits.start_by_s:
                 end = RunEnd.FAILED if lease.attempt.queued.unstarted_grants else None
                 yield ev.Declined(now, lease.run_id, fence, "never_started", end)
-        elif _is_lost(state, lease.holder, lease.live, sample, now):
+        elif _is_lost(state, lease.holder, stage, sample, now):
             end_report = EndReport(AttemptOutcome.LOST, "supervisor gone")
             yield ev.Finished(now, lease.run_id, fence, end_report)
     for lock in state.locks.values():
