@@ -78,6 +78,12 @@ time.sleep(10000)
 """
 
 
+def kernel_ram(server: Served, notebook: str) -> int:
+    """The RAM of the kernels of a notebook."""
+    held: dict[str, int] = shares(server, "ram")["kernels"]
+    return sum(size for name, size in held.items() if notebook in name)
+
+
 @pytest.mark.behaviour(40, 41, 42, 43, 44, 45, 48, 67)
 def test_every_megabyte_has_an_owner(server: Served, stand_in: StandIn, oracle: Oracle) -> None:
     """Children in sessions of their own, compute and graphics contexts, belong to their run; a
@@ -116,13 +122,7 @@ def test_every_megabyte_has_an_owner(server: Served, stand_in: StandIn, oracle: 
         assert external["user"]
         assert external["command"].startswith("python")
         assert "bytearray" not in external["command"]  # arguments may hold secrets
-        until(
-            lambda: any(
-                "analysis" in name and held > 20 * MB
-                for name, held in shares(server, "ram")["kernels"].items()
-            ),
-            "its RAM is the notebook's as well",
-        )
+        until(lambda: kernel_ram(server, "analysis") > 20 * MB, "its RAM is the notebook's as well")
         oracle.settle()
         stranger.kill()
     server.ask("POST", f"/runs/{run_id}/cancel")
