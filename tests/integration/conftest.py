@@ -12,6 +12,8 @@ import pytest
 from tests.integration.cell_process import CellRun, other_interpreters
 from tests.integration.gpu_reading import Driver, Reader, driver_in
 from tests.integration.hosted import Hosting, hosts_in
+from tests.integration.run_side import GateOfRuns, gate_of_runs
+from tests.integration.supervisor_process import Make, attempts
 from tests.kit.real_server import Places, end_everything_of
 
 
@@ -57,3 +59,17 @@ def any_python(request: pytest.FixtureRequest, cell: CellRun) -> CellRun:
     if request.param != "kernel's":
         cell.interpreter = request.param
     return cell
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Give attempts that share a gate, and clear up after them."""
+    with attempts() as give:
+        yield give
+
+
+@pytest.fixture
+def gate() -> Iterator[GateOfRuns]:
+    """Give a gate of a few lines for a run side, listening."""
+    with gate_of_runs() as listening:
+        yield listening

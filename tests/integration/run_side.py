@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,18 @@ class GateOfRuns(Gate):
     def take_back(self, fence: int) -> None:
         """Forget a grant, as when it was not used in time."""
         self.grants = [grant for grant in self.grants if grant["fence"] != fence]
+
+
+@contextlib.contextmanager
+def gate_of_runs() -> Iterator[GateOfRuns]:
+    """Have a gate listen in a folder of its own, where a socket's path is short."""
+    with tempfile.TemporaryDirectory(prefix="gpugate-") as folder:
+        gate = GateOfRuns(Path(folder) / "gate.sock")
+        gate.open()
+        try:
+            yield gate
+        finally:
+            gate.close()
 
 
 def run_side(socket: Path, root: Path, machine: Machine | None = None) -> Launcher:

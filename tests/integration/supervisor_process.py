@@ -251,6 +251,22 @@ def attempts() -> Iterator[Callable[..., Attempt]]:
         assert gate.problems == []
 
 
+Make = Callable[..., Attempt]
+
+
+def as_cell(attempt: Attempt, body: str) -> Attempt:
+    """Make the attempt a cell's."""
+    attempt.launch["kind"] = "cell"
+    (attempt.path / "cell.py").write_text(body)
+    return attempt
+
+
+def needs(possible: bool, what: str) -> None:
+    """Skip, saying why, where a thing is not possible."""
+    if not possible:
+        pytest.skip(f"needs {what}")
+
+
 def is_set(setting: Path, value: int) -> bool:
     """Set one value of a cgroup; False where there is no such setting or no right to it."""
     try:

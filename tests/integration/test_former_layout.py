@@ -12,12 +12,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import boot_id, start_ticks
@@ -30,16 +27,6 @@ from tests.integration.run_side import GateOfRuns, run_side, served, until
 RUN_V1 = Path(__file__).parents[1] / "data" / "run-v1"
 #: What the processes of an attempt write.
 WRITTEN = ("*.jsonl", "*.log", "tree.json")
-
-
-@pytest.fixture
-def gate() -> Iterator[GateOfRuns]:
-    """The gate, listening."""
-    with tempfile.TemporaryDirectory(prefix="gpugate-") as folder:
-        made = GateOfRuns(Path(folder) / "gate.sock")
-        made.open()
-        yield made
-        made.close()
 
 
 def laid_out(root: Path, gate: GateOfRuns, run_id: str, boot: str) -> Path:

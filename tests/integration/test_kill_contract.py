@@ -7,16 +7,20 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jupyter_gpugate.programs.supervisor.cgroups import cgroup_directory
 from jupyter_gpugate.programs.supervisor.processes import stat_fields
-from tests.integration.supervisor_process import Attempt, attempts, limited_cgroup, python, until
-
-Make = Callable[..., Attempt]
+from tests.integration.supervisor_process import (
+    Attempt,
+    Make,
+    limited_cgroup,
+    python,
+    until,
+)
 
 #: Four ways out of a process group; every process of the tree turns a deaf ear to SIGTERM.
 ESCAPES = """
@@ -46,13 +50,6 @@ os.setsid() if os.getpid() != os.getsid(0) else None
 os.write(1, b"out\\n")
 time.sleep(600)
 """
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """Give attempts that share a gate, and clear up after them."""
-    with attempts() as give:
-        yield give
 
 
 def without_cgroups() -> tuple[str, ...]:

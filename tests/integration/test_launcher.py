@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,6 @@ from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.record import Refused
 from tests.integration.run_side import GateOfRuns, program, run_side, served, until
 from tests.integration.supervisor_process import PATIENCE_S
-
-
-@pytest.fixture
-def gate() -> Iterator[GateOfRuns]:
-    """The gate, listening."""
-    with tempfile.TemporaryDirectory(prefix="gpugate-") as folder:
-        made = GateOfRuns(Path(folder) / "gate.sock")
-        made.open()
-        yield made
-        made.close()
 
 
 @pytest.fixture

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.supervisor_process import Attempt, attempts, python, until
-
-Make = Callable[..., Attempt]
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """Give attempts that share a gate, and clear up after them."""
-    with attempts() as give:
-        yield give
+from tests.integration.supervisor_process import Attempt, Make, python, until
 
 
 def warnings(attempt: Attempt) -> list[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +14,6 @@ from jupyter_gpugate.runs.programs import Programs
 from tests.integration.cell_process import other_interpreters
 from tests.integration.run_side import GateOfRuns, program, run_side, served, until
 from tests.integration.supervisor_process import attempts, python
-
-
-@pytest.fixture
-def gate() -> Iterator[GateOfRuns]:
-    """The gate, listening."""
-    with tempfile.TemporaryDirectory(prefix="gpugate-") as folder:
-        made = GateOfRuns(Path(folder) / "gate.sock")
-        made.open()
-        yield made
-        made.close()
 
 
 async def completed(side: Launcher, gate: GateOfRuns, fence: int) -> Path:

@@ -8,9 +8,7 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +23,10 @@ from jupyter_gpugate.runs.machine import Machine
 from jupyter_gpugate.runs.processes import is_alive
 from jupyter_gpugate.runs.record import Record, Refused
 from jupyter_gpugate.runs.scanning import Scanner
-from tests.integration.run_side import GateOfRuns, program, run_side, served, until
+from tests.integration.run_side import GateOfRuns, gate_of_runs, program, run_side, served, until
 
 CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
 FREEZER = Path("/sys/fs/cgroup/freezer")
-
-
-@pytest.fixture
-def gate() -> Iterator[GateOfRuns]:
-    """The gate, listening."""
-    with gate_of_runs() as made:
-        yield made
-
-
-@contextlib.contextmanager
-def gate_of_runs() -> Iterator[GateOfRuns]:
-    """Have a gate listen in a place of its own."""
-    with tempfile.TemporaryDirectory(prefix="gpugate-") as folder:
-        made = GateOfRuns(Path(folder) / "gate.sock")
-        made.open()
-        yield made
-        made.close()
 
 
 def waits_for(path: Path) -> str:
