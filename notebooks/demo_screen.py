@@ -19,7 +19,13 @@ from nbclient.exceptions import (
 )
 
 #: Short phases: their cards would only fill the screen.
-FLEETING = ("about to start", "starting", "ending")
+FLEETING = (
+    "reading your sources",
+    "submitting to the gate",
+    "about to start",
+    "starting",
+    "ending",
+)
 
 
 class Teller(NotebookClient):

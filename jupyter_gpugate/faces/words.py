@@ -85,7 +85,7 @@ def device_name(device: Json) -> str:
 
 
 #: The states of a submit before it is a run.
-_BEFORE: Final = {"reading": "reading your sources", "asking": "waiting for the gate's answer"}
+_BEFORE: Final = {"reading": "reading your sources", "asking": "submitting to the gate"}
 
 
 def standing(run: Json) -> str:
