@@ -80,7 +80,7 @@ def write_stop(stop: Stop, survivors: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class End:
-    """How a run ended, with the cause as a word for programs and the rest for people."""
+    """The end of a run, with the cause as a word for programs and the rest for people."""
 
     kind: RunEnd
     cause: str = ""  # "time_limit", "exit 3", "max_wait", ...; "" where there is only a sentence

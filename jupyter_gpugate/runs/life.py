@@ -44,7 +44,7 @@ class Closing:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ends, and the outcome of its last attempt if that is why."""
+    """The end of a run, and the outcome of its last attempt if that is the reason."""
 
     end: RunEnd
     reason: str

@@ -39,7 +39,7 @@ def apply(life: Life, event: lf.Event) -> Step:
 
 
 def granted_facts(grant: Grant, estimate: Any) -> dict[str, Any]:
-    """What a summary and a launch say of a grant."""
+    """The parts of a grant that a summary and a launch record."""
     return {
         "attempt": grant.attempt,
         "devices": list(grant.devices),

@@ -9,7 +9,7 @@ _TAKES_VALUE = frozenset("WX")
 
 
 class PythonCommand(NamedTuple):
-    """What a Python command line runs: a ``-m`` module, ``-c`` code, or a file; one is set."""
+    """The target of a Python command line: a ``-m`` module, ``-c`` code, or a file; one is set."""
 
     module: str = ""
     code: str = ""

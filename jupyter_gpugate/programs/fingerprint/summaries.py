@@ -18,7 +18,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Summary(NamedTuple):
-    """What one file contributes to a fingerprint."""
+    """The contribution of one file to a fingerprint."""
 
     digest: str
     imports: tuple[Import, ...]

@@ -1,4 +1,4 @@
-"""How a worker failed, by evidence."""
+"""The failure of a worker, by evidence."""
 
 from __future__ import annotations
 
