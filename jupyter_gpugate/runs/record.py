@@ -158,6 +158,30 @@ class Records:
                     del self._loaded[next(iter(self._loaded))]
         return record
 
+    def known(self, run_id: str) -> Record:
+        """Return the record of a run; `Refused` (404) if there is none."""
+        record = self.get(run_id)
+        if record is None:
+            # A run is often asked for by its name, of which there may be many.
+            named = [r.run_id for r in self.unfinished() if r.spec["name"] == run_id]
+            meant = f"; it is the name of {', '.join(named)}" if named else ""
+            raise Refused(404, "not_found", f"there is no run {run_id}{meant}", run_id=run_id)
+        return record
+
+    def own(self, run_id: str) -> Record:
+        """Return the record of a run of this machine; `Refused` (409) for another machine's."""
+        record = self.known(run_id)
+        if record.host:
+            raise Refused(
+                409,
+                "elsewhere",
+                f"{run_id} belongs to another machine, {record.host}, and can be changed there "
+                f"only; if that machine is gone for good, remove {record.path}",
+                run_id=run_id,
+                machine=record.host,
+            )
+        return record
+
     def with_key(self, key: str) -> Record | None:
         """The run that was submitted with a key."""
         run_id = self._by_key.get(key)
@@ -178,8 +202,9 @@ class Records:
         return sorted(found, key=lambda r: (r.submitted, r.run_id))
 
     def elsewhere(self) -> list[Record]:
-        """Return the unfinished runs of other machines, as last read."""
-        return [record for record in self if record.host and record.status != ENDED]
+        """Return the unfinished runs of other machines, as last read, oldest first."""
+        found = [r for r in self if r.status != ENDED and r.host]
+        return sorted(found, key=lambda r: (r.submitted, r.run_id))
 
     def past_ids(self) -> list[str]:
         """The runs of which only rows are at hand."""

@@ -49,7 +49,6 @@ class Submissions:
         gate: LeaseClient,
         tasks: Tasks,
         *,
-        runs: Path,
         owner: str,
         root: Path,
         machine: Machine,
@@ -60,7 +59,7 @@ class Submissions:
         self._machine = machine
         self._gate = gate
         self._tasks = tasks
-        self._runs = runs
+        self._runs = inventory.root
         self._owner = owner
         self._root = root
         self._fingerprinter = Fingerprinter(cache)

@@ -148,7 +148,7 @@ class GpuGate(ExtensionApp):
             return
         REGISTRY.unregister(self.figures)
         if self.stop_runs_on_exit and self.host.backend is not None:
-            await self.host.backend.launcher.cancel_all()
+            await self.host.backend.launcher.orders.cancel_all()
         tasks = [task for task in (self._start, self._following) if task is not None]
         for task in tasks:
             task.cancel()

@@ -18,9 +18,8 @@ from jupyter_gpugate.core.endings import cause_of
 from jupyter_gpugate.core.reports import Phase, RunEnd
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.port import Change, EndName, Gate, GateEnd, Standing, Status
-from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.life import ENDED, QUEUED
-from jupyter_gpugate.runs.record import Record
+from jupyter_gpugate.runs.record import Record, Records
 
 #: More than a follower can miss between two questions.
 KEPT = 4096
@@ -58,12 +57,10 @@ class Transitions:
 class Feed:
     """The transitions of one gate's runs."""
 
-    def __init__(
-        self, gate: Gate, launcher: Launcher, wall: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, gate: Gate, records: Records, wall: Callable[[], float] = time.time) -> None:
         self.epoch = secrets.token_hex(8)
         self.ends: Counter[str] = Counter()
-        self._launcher = launcher
+        self._records = records
         self._wall = wall
         self._ring: deque[Transition] = deque(maxlen=KEPT)
         self._last = 0
@@ -86,7 +83,7 @@ class Feed:
             self._standings[change.run_id] = change.standing
             if before != change.standing:
                 self._tell_way(change.run_id, before, change.standing, change.waits_for)
-        for run_id in [r for r in self._parting if _is_over(self._launcher.find(r))]:
+        for run_id in [r for r in self._parting if _is_over(self._records.get(r))]:
             self._tell_end(run_id, self._standings.pop(run_id), self._parting.pop(run_id))
         if self._last != last:
             self._news.set()
@@ -137,7 +134,7 @@ class Feed:
 
     def _end_of(self, run_id: str, ended: GateEnd | None) -> tuple[EndName | None, str, int]:
         """Return a run's end, reason and attempt; of a deleted run as recorded by the gate."""
-        record = self._launcher.find(run_id)
+        record = self._records.get(run_id)
         if record is not None:
             return record.summary.get("end"), record.summary.get("reason", ""), record.attempt
         if ended is None:

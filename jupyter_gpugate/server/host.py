@@ -151,7 +151,7 @@ class Host:
         return awake_time() - self.services.used_at
 
     def _has_unfinished_runs(self) -> bool:
-        return self.backend is not None and self.backend.launcher.unfinished()
+        return self.backend is not None and bool(self.backend.launcher.records.unfinished())
 
     async def _follow(self) -> None:
         while True:
@@ -230,7 +230,7 @@ class Host:
         history = History(gate, settings.state / "samples", log=self.log)
         self._held.push_async_callback(history.close)
         local = LocalGate(gate, history, self.owner)
-        feed = Feed(local, launcher)
+        feed = Feed(local, launcher.records)
         gate.listeners.append(history.look)
         # A request for a run before all are registered would be answered that there is none.
         self.services.open(Backend(local, launcher, feed))

@@ -21,6 +21,7 @@ from jupyter_gpugate.proc import boot_id, start_ticks
 from jupyter_gpugate.runs.ids import new_run_id
 from jupyter_gpugate.runs.machine import this_machine
 from jupyter_gpugate.runs.processes import is_alive
+from jupyter_gpugate.runs.reading import episodes_of, output_of
 from jupyter_gpugate.runs.record import Record
 from tests.integration.run_side import GateOfRuns, run_side, served, until
 
@@ -82,14 +83,14 @@ def test_a_live_run_is_adopted_and_its_outcome_read(gate: GateOfRuns, tmp_path: 
     side, run_id = run_side(gate.path, tmp_path), new_run_id()
 
     async def test() -> None:
-        record = side.known(run_id)
+        record = side.records.known(run_id)
         await begun(record.attempt_path)
         assert (record.status, record.life.supervisor) == ("active", named(supervisor))
         (tmp_path / "go").touch()
         await record.end.wait()
         assert record.summary["end"] == "completed"
-        assert (await side.output(run_id, 0))["text"] == "begun\ndone\n"
-        assert [e["index"] for e in (await side.episodes(run_id))[0]] == [0]
+        assert (await output_of(side.records.known(run_id), 0))["text"] == "begun\ndone\n"
+        assert [e["index"] for e in (await episodes_of(side.records.known(run_id)))[0]] == [0]
 
     with live(tmp_path, gate, run_id) as supervisor:
         served(side, test)
@@ -100,11 +101,11 @@ def test_a_cancel_reaches_a_live_run(gate: GateOfRuns, tmp_path: Path) -> None:
     side, run_id = run_side(gate.path, tmp_path), new_run_id()
 
     async def test() -> None:
-        record = side.known(run_id)
+        record = side.records.known(run_id)
         await begun(record.attempt_path)
         members = tree_of(record)
         assert members
-        assert (await side.cancel(run_id))["end"] == "cancelled"
+        assert (await side.orders.cancel(run_id))["end"] == "cancelled"
         assert not any(map(is_alive, [*members, named(supervisor)]))
         outcome = json.loads((record.attempt_path / "outcome.json").read_text())
         assert outcome["end"]["reason"] == "cancelled"
@@ -120,7 +121,7 @@ def test_a_run_whose_supervisor_is_killed_leaves_no_process(
     side, run_id = run_side(gate.path, tmp_path), new_run_id()
 
     async def test() -> None:
-        record = side.known(run_id)
+        record = side.records.known(run_id)
         await begun(record.attempt_path)
         members = tree_of(record)
         supervisor.send_signal(signal.SIGKILL)
@@ -141,7 +142,7 @@ def test_a_supervisor_is_found_before_it_has_recorded_its_tree(
     side, run_id = run_side(gate.path, tmp_path), new_run_id()
 
     async def test() -> None:
-        record = side.known(run_id)
+        record = side.records.known(run_id)
         assert record.life.supervisor == named(supervisor)
         assert not (record.attempt_path / "tree.json").exists()
         gate.replies["started"] = (200, {"verdict": "go"})
@@ -160,7 +161,7 @@ def test_a_run_of_an_earlier_boot_is_lost(gate: GateOfRuns, tmp_path: Path) -> N
     laid_out(tmp_path, gate, run_id, "00000000-0000-0000-0000-000000000000")
 
     async def test() -> None:
-        record = side.known(run_id)
+        record = side.records.known(run_id)
         await record.end.wait()
         assert (record.summary["end"], record.summary["reason"]) == ("lost", "reboot")
         assert record.summary["output_tail"] == "begun\n"

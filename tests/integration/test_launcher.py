@@ -15,6 +15,7 @@ import pytest
 
 from jupyter_gpugate.runs import attempts, directory
 from jupyter_gpugate.runs.launcher import Launcher
+from jupyter_gpugate.runs.reading import export_of, output_of
 from jupyter_gpugate.runs.record import Refused
 from tests.integration.run_side import GateOfRuns, program, run_side, served, until
 from tests.integration.supervisor_process import PATIENCE_S
@@ -35,7 +36,7 @@ async def submitted_at_last(side: Launcher) -> str:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return (await side.submit(program("pass")))[0]
+            return (await side.intake.submit(program("pass")))[0]
         except Refused:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.01)
@@ -48,20 +49,20 @@ def test_a_start_that_the_gate_refuses_is_tried_again_under_the_next_grant(
     side = launcher()
 
     async def test() -> None:
-        run_id, _ = await side.submit(program("print('ran')"))
+        run_id, _ = await side.intake.submit(program("print('ran')"))
         gate.verdicts[1] = (409, {"error": "fence"})
         gate.grant(run_id, fence=1)
         await until(lambda: gate.all("finished"), "the attempt is over")
         assert gate.all("finished")[0]["end"]["outcome"] == "not_started"
-        await until(lambda: side.known(run_id).status == "queued", "it is queued again")
-        assert side.known(run_id).attempt == 0
+        await until(lambda: side.records.known(run_id).status == "queued", "it is queued again")
+        assert side.records.known(run_id).attempt == 0
         gate.take_back(1)
         gate.grant(run_id, fence=2)
-        await side.known(run_id).end.wait()
-        assert side.known(run_id).summary["end"] == "completed"
-        assert side.known(run_id).attempt == 1
-        assert (await side.output(run_id, 0))["text"] == "ran\n"
-        assert (await side.export(run_id))["output"] == "ran\n"
+        await side.records.known(run_id).end.wait()
+        assert side.records.known(run_id).summary["end"] == "completed"
+        assert side.records.known(run_id).attempt == 1
+        assert (await output_of(side.records.known(run_id), 0))["text"] == "ran\n"
+        assert (await export_of(side.records.known(run_id)))["output"] == "ran\n"
 
     served(side, test)
 
@@ -76,7 +77,7 @@ def test_a_start_for_which_the_disk_is_full_gives_its_grant_back(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async def test() -> None:
-        run_id, _ = await side.submit(program("pass"))
+        run_id, _ = await side.intake.submit(program("pass"))
         with monkeypatch.context() as broken:
             broken.setattr(attempts, "begin", full)
             broken.setattr(attempts, "TRIES_S", 0.0)
@@ -85,10 +86,10 @@ def test_a_start_for_which_the_disk_is_full_gives_its_grant_back(
             gate.take_back(1)
         assert (declined["fence"], declined["end"]) == (1, None)
         assert "No space left on device" in declined["reason"]
-        assert side.known(run_id).status == "queued"
+        assert side.records.known(run_id).status == "queued"
         gate.grant(run_id, fence=2)
-        await side.known(run_id).end.wait()
-        assert side.known(run_id).summary["end"] == "completed"
+        await side.records.known(run_id).end.wait()
+        assert side.records.known(run_id).summary["end"] == "completed"
 
     served(side, test)
 
@@ -107,11 +108,11 @@ def test_a_cancel_answers_with_the_end_whoever_writes_it_down(
         write(*arguments)
 
     async def test() -> None:
-        run_id, _ = await side.submit(program("pass"))
+        run_id, _ = await side.intake.submit(program("pass"))
         monkeypatch.setattr(directory, "write_summary", slow)
         gate.ended = [{"run_id": run_id, "end": "cancelled", "reason": "withdrawn"}]
         await until(writing.is_set, "the end is being written")
-        cancel = asyncio.ensure_future(side.cancel(run_id))
+        cancel = asyncio.ensure_future(side.orders.cancel(run_id))
         await until(lambda: gate.all("withdraw"), "the cancel is under way")
         asyncio.get_running_loop().call_later(0.2, go_on.set)
         assert (await cancel)["end"] == "cancelled"
@@ -129,10 +130,10 @@ def test_a_cancel_does_not_wait_for_a_heartbeat(
 
     async def test() -> None:
         gate.replies["heartbeat"] = (200, {"verdict": "continue", "next_in": 30.0})
-        run_id, _ = await side.submit(program("import time; time.sleep(600)"))
+        run_id, _ = await side.intake.submit(program("import time; time.sleep(600)"))
         gate.grant(run_id, fence=1)
         await until(lambda: gate.all("heartbeat"), "it has reported")
-        answer = await side.cancel(run_id)
+        answer = await side.orders.cancel(run_id)
         assert (answer["end"], answer["means"], answer["survivors"]) == ("cancelled", "term", [])
 
     served(side, test)
@@ -145,10 +146,10 @@ def test_a_grant_that_meets_a_cancel_is_given_back(
     side = launcher()
 
     async def test() -> None:
-        run_id, _ = await side.submit(program("pass"))
+        run_id, _ = await side.intake.submit(program("pass"))
         # The grant is on its way.
         gate.replies["withdraw"] = (409, {"error": "state", "message": "too late"})
-        cancel = asyncio.ensure_future(side.cancel(run_id))
+        cancel = asyncio.ensure_future(side.orders.cancel(run_id))
         await until(lambda: gate.all("withdraw"), "the cancel is under way")
         gate.grant(run_id, fence=1)
         (declined,) = await until(lambda: gate.all("decline"), "the grant is given back")
@@ -168,7 +169,7 @@ def test_an_attempt_begins_when_all_of_the_one_before_is_over(
     side = launcher()
 
     async def test() -> None:
-        run_id, _ = await side.submit(program("print('ran')"))
+        run_id, _ = await side.intake.submit(program("print('ran')"))
         gate.verdicts[1] = (503, {})  # no word yet: the supervisor goes on asking
         gate.grant(run_id, fence=1)
         await until(lambda: gate.all("started"), "the first one asks")
@@ -178,8 +179,8 @@ def test_an_attempt_begins_when_all_of_the_one_before_is_over(
         await until(lambda: len(gate.all("started")) >= asked + 2, "it asks again and again")
         assert {body["fence"] for body in gate.all("started")} == {1}
         gate.verdicts[1] = (409, {"error": "fence"})
-        await side.known(run_id).end.wait()
-        assert side.known(run_id).summary["end"] == "completed"
+        await side.records.known(run_id).end.wait()
+        assert side.records.known(run_id).summary["end"] == "completed"
         fences = [body["fence"] for body in gate.all("started")]
         assert fences == sorted(fences)
         assert len({body["pid"] for body in gate.all("started")}) == 2
@@ -197,13 +198,13 @@ def test_a_submit_that_the_gate_may_have_heard_is_taken_back(
         gate.replies["request"] = (503, {"error": "journal", "message": "the disk is full"})
         told = "^nothing can be queued now: the disk is full$"
         with pytest.raises(Refused, match=told) as refused:
-            await side.submit(program("pass"))
+            await side.intake.submit(program("pass"))
         assert refused.value.status == 503
         (request,) = gate.all("request")
         withdrawal = await until(lambda: gate.all("withdraw"), "it is taken back")
         assert withdrawal[0]["run_id"] == request["request"]["run_id"]
-        assert side.rows() == []
-        assert not side.unfinished()
+        assert side.records.rows() == []
+        assert not side.records.unfinished()
 
     served(side, test)
 
@@ -216,7 +217,7 @@ def test_a_key_that_is_sent_many_times_at_once_is_one_run(
 
     async def test() -> None:
         body = program("pass", idempotency_key="once")
-        answers = await asyncio.gather(*(side.submit(body) for _ in range(5)))
+        answers = await asyncio.gather(*(side.intake.submit(body) for _ in range(5)))
         assert len({run_id for run_id, _ in answers}) == 1
         assert sum(is_new for _, is_new in answers) == 1
         assert len(gate.all("request")) == 1
@@ -234,7 +235,7 @@ def test_what_a_silent_gate_does_not_know_is_asked_for_until_it_answers(
     runs: list[str] = []
 
     async def submit() -> None:
-        runs.extend([(await first.submit(program("pass")))[0] for _ in range(2)])
+        runs.extend([(await first.intake.submit(program("pass")))[0] for _ in range(2)])
 
     served(first, submit)
     gate.messages.clear()
@@ -244,9 +245,9 @@ def test_what_a_silent_gate_does_not_know_is_asked_for_until_it_answers(
 
     async def wait() -> None:
         await until(lambda: len(gate.all("request")) >= 2, "it is asked for again and again")
-        assert [second.known(run).status for run in runs] == ["queued", "queued"]
+        assert [second.records.known(run).status for run in runs] == ["queued", "queued"]
         with pytest.raises(Refused) as refused:
-            await second.submit(program("pass"))
+            await second.intake.submit(program("pass"))
         assert refused.value.status == 503
         gate.replies["request"] = (200, {"status": "queued"})
         later = await submitted_at_last(second)
@@ -268,9 +269,9 @@ def test_an_end_that_the_gate_has_missed_is_told_again(
     runs: list[str] = []
 
     async def complete() -> None:
-        runs.append((await first.submit(program("pass")))[0])
+        runs.append((await first.intake.submit(program("pass")))[0])
         gate.grant(runs[0], fence=1)
-        await first.known(runs[0]).end.wait()
+        await first.records.known(runs[0]).end.wait()
 
     served(first, complete)
     gate.messages.clear()
@@ -293,16 +294,16 @@ def test_a_run_of_another_boot_is_lost_to_the_reboot(
     runs: list[str] = []
 
     async def submit() -> None:
-        runs.append((await first.submit(program("pass")))[0])
-        path = first.known(runs[0]).path
+        runs.append((await first.intake.submit(program("pass")))[0])
+        path = first.records.known(runs[0]).path
         directory.create_attempt(path, 1, {"attempt": 1, "fence": 1})
         tree = {"boot_id": "another", "supervisor": [7, 7], "tree": []}
         (path / "attempts" / "1" / "tree.json").write_text(json.dumps(tree))
 
     async def adopt() -> None:
-        await second.known(runs[0]).end.wait()
+        await second.records.known(runs[0]).end.wait()
         assert gate.all("finished")[0]["end"]["reason"] == "reboot"
-        summary = second.known(runs[0]).summary
+        summary = second.records.known(runs[0]).summary
         assert (summary["end"], summary["reason"]) == ("lost", "reboot")
 
     served(first, submit)
@@ -328,11 +329,11 @@ def test_an_end_that_a_full_disk_did_not_take_is_written_later(
         write(path, summary)
 
     async def test() -> None:
-        run_id, _ = await side.submit(program("pass"))
+        run_id, _ = await side.intake.submit(program("pass"))
         monkeypatch.setattr(directory, "write_summary", full_once)
         gate.grant(run_id, fence=1)
-        await side.known(run_id).end.wait()
-        assert side.known(run_id).status == "ended"
+        await side.records.known(run_id).end.wait()
+        assert side.records.known(run_id).status == "ended"
         place = tmp_path / "runs" / run_id / "summary.json"
         await until(lambda: '"ended"' in place.read_text(), "the summary is on the disk")
 

@@ -18,9 +18,9 @@ from tests.integration.supervisor_process import attempts, python
 
 async def completed(side: Launcher, gate: GateOfRuns, fence: int) -> Path:
     """Run a program to its end; return its attempt."""
-    run_id, _ = await side.submit(program("pass"))
+    run_id, _ = await side.intake.submit(program("pass"))
     gate.grant(run_id, fence)
-    record = side.known(run_id)
+    record = side.records.known(run_id)
     await record.end.wait()
     assert record.summary["end"] == "completed"
     gate.take_back(fence)
@@ -39,18 +39,18 @@ def test_a_supervisor_runs_from_the_copy_that_its_instructions_name(
     side = run_side(gate.path, tmp_path)
 
     async def test() -> None:
-        run_id, _ = await side.submit(program("input()"))
+        run_id, _ = await side.intake.submit(program("input()"))
         gate.replies["started"] = (503, {})
         gate.grant(run_id, fence=1)
         await until(lambda: gate.all("started"), "its supervisor")
-        record = side.known(run_id)
+        record = side.records.known(run_id)
         launch = json.loads((record.attempt_path / "launch.json").read_text())
         copy = tmp_path / "runs" / "programs" / launch["programs"] / "gpugate_programs"
         assert record.life.supervisor is not None
         words = command_of(record.life.supervisor.pid)
         assert words[-2:] == [str(copy / "supervisor"), str(record.attempt_path)]
         assert not list(record.attempt_path.glob("*.py"))
-        await side.cancel(run_id)
+        await side.orders.cancel(run_id)
 
     served(side, test)
 

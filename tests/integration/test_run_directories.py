@@ -17,7 +17,7 @@ import pytest
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs import launcher as launcher_module
-from jupyter_gpugate.runs import processes
+from jupyter_gpugate.runs import orders, processes
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.machine import Machine
 from jupyter_gpugate.runs.processes import is_alive
@@ -36,9 +36,9 @@ def waits_for(path: Path) -> str:
 
 async def begun(side: Launcher, gate: GateOfRuns, body: dict[str, Any], fence: int = 1) -> Record:
     """Submit a run and let it start; its record, once its program lives."""
-    run_id, _ = await side.submit(body)
+    run_id, _ = await side.intake.submit(body)
     gate.grant(run_id, fence)
-    record = side.known(run_id)
+    record = side.records.known(run_id)
     await until(lambda: tree_of(record), "the run's program")
     return record
 
@@ -82,19 +82,19 @@ def test_another_machine_with_the_same_home_leaves_every_run_alone(
         over = await begun(here, gate, program("pass"), fence=1)
         await over.end.wait()
         live = await begun(here, gate, program(waits_for(done)), fence=2)
-        waits, _ = await here.submit(program("pass"))
+        waits, _ = await here.intake.submit(program("pass"))
         with gate_of_runs() as theirs:
             there = run_side(theirs.path, tmp_path, other)
             await there.start()
-            await there.history()
-            rows = {row["run_id"]: row for row in there.rows()}
+            await there.inventory.whole.wait()
+            rows = {row["run_id"]: row for row in there.records.rows()}
             assert set(rows) == {over.run_id, live.run_id, waits}
             assert all(row["machine"] for row in rows.values())
-            waiting = [row["run_id"] for row in there.elsewhere()]
+            waiting = [record.run_id for record in there.records.elsewhere()]
             assert waiting == [live.run_id, waits]
-            assert not there.unfinished()
+            assert not there.records.unfinished()
             for run_id in rows:
-                for change in (there.cancel, there.delete, there.detach):
+                for change in (there.orders.cancel, there.orders.delete, there.orders.detach):
                     with pytest.raises(Refused) as refused:
                         await change(run_id)
                     assert (refused.value.status, refused.value.error) == (409, "elsewhere")
@@ -105,10 +105,10 @@ def test_another_machine_with_the_same_home_leaves_every_run_alone(
         done.touch()
         await live.end.wait()
         gate.grant(waits, fence=3)
-        await here.known(waits).end.wait()
-        ends = [row["end"] for row in here.rows()]
+        await here.records.known(waits).end.wait()
+        ends = [row["end"] for row in here.records.rows()]
         assert ends == ["completed"] * 3
-        assert not any(row["machine"] for row in here.rows())
+        assert not any(row["machine"] for row in here.records.rows())
 
     served(here, test)
 
@@ -122,19 +122,19 @@ def test_what_another_machine_begins_and_ends_is_seen(
     other = Machine(mark="b" * 32, host="node8", boot_id="another", pids="pid:[1]")
 
     def row(run_id: str) -> dict[str, Any]:
-        return next((row for row in here.rows() if row["run_id"] == run_id), {})
+        return next((row for row in here.records.rows() if row["run_id"] == run_id), {})
 
     async def test() -> None:
         with gate_of_runs() as theirs:
             there = run_side(theirs.path, tmp_path, other)
             await there.start()
-            run_id, _ = await there.submit(program("print('theirs')"))
+            run_id, _ = await there.intake.submit(program("print('theirs')"))
             await until(lambda: row(run_id).get("status") == "queued", "their run")
             theirs.grant(run_id, fence=1)
             await until(lambda: row(run_id).get("end") == "completed", "its end")
-            assert "theirs" in here.known(run_id).summary["output_tail"]
-            await there.known(run_id).end.wait()  # it is on the disk a moment earlier
-            assert await there.delete(run_id) == ""
+            assert "theirs" in here.records.known(run_id).summary["output_tail"]
+            await there.records.known(run_id).end.wait()  # it is on the disk a moment earlier
+            assert await there.orders.delete(run_id) == ""
             await until(lambda: not row(run_id), "its removal")
             await there.stop()
 
@@ -165,14 +165,14 @@ def test_a_run_that_removes_or_replaces_its_directory_ends_at_once(
     code = f"root, other = {str(tmp_path)!r}, {str(other)!r}\n{code}{what}"
 
     async def test() -> None:
-        run_id, _ = await side.submit(program(code))
+        run_id, _ = await side.intake.submit(program(code))
         gate.grant(run_id, fence=1)
-        record = side.known(run_id)
+        record = side.records.known(run_id)
         await record.end.wait()
         assert record.summary["end"] == "lost"
         assert "directory was removed" in record.summary["reason"]
         assert list(other.iterdir()) == []
-        assert await side.delete(run_id) == ""
+        assert await side.orders.delete(run_id) == ""
 
     served(side, test)
 
@@ -182,9 +182,9 @@ def test_a_run_that_removes_or_replaces_its_directory_ends_at_once(
 
 async def cancelled(side: Launcher, run_id: str, name: str) -> None:
     """Cancel an adopted run, which is active under this name; nothing of it is left."""
-    record = side.known(run_id)
+    record = side.records.known(run_id)
     assert (record.status, record.spec["name"]) == ("active", name)
-    told = await side.cancel(run_id)
+    told = await side.orders.cancel(run_id)
     assert (told["end"], told["survivors"]) == ("cancelled", [])
     assert not (record.path / "env.json").exists()
 
@@ -216,10 +216,10 @@ def test_a_queued_run_with_a_torn_spec_is_lost(gate: GateOfRuns, tmp_path: Path)
     runs: list[str] = []
 
     async def submit() -> None:
-        runs.append((await first.submit(program("pass")))[0])
+        runs.append((await first.intake.submit(program("pass")))[0])
 
     async def adopt() -> None:
-        record = second.known(runs[0])
+        record = second.records.known(runs[0])
         assert record.summary["end"] == "lost"
         assert "spec.json cannot be read" in record.summary["reason"]
         assert not (record.path / "env.json").exists()
@@ -263,7 +263,7 @@ def test_a_cancel_names_what_it_could_not_stop(
     """The answer, the end on the disk and its reason have the process that lives on."""
     if not os.access(FREEZER, os.W_OK) or os.geteuid() != 0:
         pytest.skip("only root with a freezer of its own can keep a process from being killed")
-    monkeypatch.setattr(launcher_module, "OVERTIME_S", 0.5)
+    monkeypatch.setattr(orders, "OVERTIME_S", 0.5)
     monkeypatch.setattr(processes, "ROUNDS", 5)
     side, ice = run_side(gate.path, tmp_path), FREEZER / f"gpugate-test-{os.getpid()}"
     code = (
@@ -278,7 +278,7 @@ def test_a_cancel_names_what_it_could_not_stop(
         await until(lambda: frozen in tree_of(record), "its child in its tree")
         (ice / "cgroup.procs").write_text(str(frozen.pid))
         (ice / "freezer.state").write_text("FROZEN")
-        told = await side.cancel(record.run_id)
+        told = await side.orders.cancel(record.run_id)
         assert told["survivors"] == [list(frozen)]
         assert record.summary["outcome"]["kill"]["survivors"] == [list(frozen)]
         assert str(frozen.pid) in record.summary["reason"]
@@ -362,19 +362,19 @@ def test_a_start_does_not_wait_for_what_has_ended(
         return read(scanner, run_id)
 
     async def start() -> None:
-        new, _ = await second.submit(program("pass"))
+        new, _ = await second.intake.submit(program("pass"))
         gate.grant(new, fence=2)
-        await second.known(new).end.wait()
-        assert second.known(runs[0]).summary["output_tail"] == "old\n"
-        again = asyncio.create_task(second.submit(old))
-        listed = asyncio.create_task(second.history())
+        await second.records.known(new).end.wait()
+        assert second.records.known(runs[0]).summary["output_tail"] == "old\n"
+        again = asyncio.create_task(second.intake.submit(old))
+        listed = asyncio.create_task(second.inventory.whole.wait())
         await asyncio.sleep(0)
         assert not again.done()
         assert not listed.done()
         go_on.set()
         assert await again == (runs[0], False)
         await listed
-        assert [row["run_id"] for row in second.rows()] == [new, runs[0]]
+        assert [row["run_id"] for row in second.records.rows()] == [new, runs[0]]
 
     served(first, submit)
     monkeypatch.setattr(Scanner, "row", held_up)

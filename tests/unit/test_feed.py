@@ -36,8 +36,8 @@ class Told:
 
     def __init__(self, state: GateState) -> None:
         self._loop = cast(Any, SimpleNamespace(state=state, listeners=[]))
-        launcher: Any = SimpleNamespace(find=lambda _run_id: None)
-        self._feed = Feed(LocalGate(self._loop, cast(Any, None), "ada"), launcher)
+        records: Any = SimpleNamespace(get=lambda _run_id: None)
+        self._feed = Feed(LocalGate(self._loop, cast(Any, None), "ada"), records)
 
     def after(self, state: GateState) -> list[tuple[str, str]]:
         """All that has been told once the gate has come to this: of which run, where it stands."""

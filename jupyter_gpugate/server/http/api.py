@@ -14,7 +14,8 @@ from tornado.web import HTTPError, RequestHandler
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.port import Gate, Rejected, Unrecorded
 from jupyter_gpugate.runs.launcher import Launcher
-from jupyter_gpugate.runs.record import Refused
+from jupyter_gpugate.runs.reading import stamp_of
+from jupyter_gpugate.runs.record import Records, Refused
 from jupyter_gpugate.server.feed import Feed
 from jupyter_gpugate.server.http.contract import calls_of
 from jupyter_gpugate.server.http.encode import encode
@@ -49,6 +50,15 @@ class ApiHandler(RequestHandler):
     @property
     def launcher(self) -> Launcher:
         return self._backend.launcher
+
+    @property
+    def records(self) -> Records:
+        return self.launcher.records
+
+    def stamp_of(self, run_id: str) -> tuple[Any, ...]:
+        """Return a stamp that changes whenever anything that is reported of a run changes."""
+        record = self.records.known(run_id)
+        return *stamp_of(record), self.launcher.waited_for.has(record)
 
     @property
     def feed(self) -> Feed:

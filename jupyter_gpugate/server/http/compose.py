@@ -10,9 +10,10 @@ from jupyter_gpugate.core.endings import cause_of, detail_of
 from jupyter_gpugate.core.explaining.rows import EpisodeCount, Snapshot
 from jupyter_gpugate.core.naming import megabytes
 from jupyter_gpugate.gate.port import Gate, RunView, Status
-from jupyter_gpugate.runs.launcher import Launcher
+from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.life import ACTIVE, ENDED
-from jupyter_gpugate.runs.record import Record
+from jupyter_gpugate.runs.reading import output_tail
+from jupyter_gpugate.runs.record import Record, Records
 from jupyter_gpugate.server.http.answers import (
     ElsewhereRow,
     MachineAnswer,
@@ -23,14 +24,14 @@ from jupyter_gpugate.server.http.answers import (
 from jupyter_gpugate.server.http.run_answers import ActiveRunAnswer, QueuedRunAnswer, RunAnswer
 
 
-async def run_answer(gate: Gate, launcher: Launcher, run_id: str) -> RunAnswer:
+async def run_answer(gate: Gate, records: Records, run_id: str) -> RunAnswer:
     """Return a run: its record, and its state at the gate while it is unfinished."""
-    record = launcher.known(run_id)
+    record = records.known(run_id)
     devices = tuple(record.summary.get("devices") or ())
     view = await gate.run(run_id, devices, record.request.visible)
     if record.status == ENDED:
         return _recorded(record, view, str(record.summary.get("output_tail", "")))
-    answer = _recorded(record, view, launcher.output_tail(record))
+    answer = _recorded(record, view, output_tail(record))
     if view.queued is not None:
         return _queued(answer, view)
     if view.running is not None:
@@ -156,25 +157,25 @@ def _elsewhere(summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 async def queue_answer(
-    gate: Gate, launcher: Launcher, owner: str, *, inputs: bool = False
+    gate: Gate, records: Records, owner: str, *, inputs: bool = False
 ) -> QueueAnswer:
     """Return the snapshot, its user, and the unfinished runs of machines that share this home."""
     if not inputs:
-        return _shared(await gate.snapshot(), launcher, owner)
+        return _shared(await gate.snapshot(), records, owner)
     decided = await gate.decided()
-    shared = _shared(decided.snapshot, launcher, owner)
+    shared = _shared(decided.snapshot, records, owner)
     return QueueAnswerWithInputs(**vars(shared), inputs=decided.inputs, decisions=decided.grants)
 
 
-def _shared(snapshot: Snapshot, launcher: Launcher, owner: str) -> QueueAnswer:
+def _shared(snapshot: Snapshot, records: Records, owner: str) -> QueueAnswer:
     others = tuple(
         ElsewhereRow(row["run_id"], row["name"], row["status"], row["submitted"], row["machine"])
-        for row in launcher.elsewhere()
+        for row in map(Record.row, records.elsewhere())
     )
     return QueueAnswer(**vars(snapshot), owner=owner, other_machines=others)
 
 
-async def machine_answer(gate: Gate, launcher: Launcher) -> MachineAnswer:
+async def machine_answer(gate: Gate, inventory: Inventory) -> MachineAnswer:
     """Return everything that can be measured and enforced here."""
     machine = await gate.machine()
     shown = machine.snapshot
@@ -185,7 +186,7 @@ async def machine_answer(gate: Gate, launcher: Launcher) -> MachineAnswer:
         readers=shown.readers,
         attribution=shown.attribution,
         reach=shown.reach,
-        runs=RunsKept(**launcher.kept()),
+        runs=RunsKept(str(inventory.root), len(inventory.records)),
         traits=shown.traits,
         locks=shown.locks,
         draining=shown.draining,

@@ -65,7 +65,7 @@ class QueueHandler(ApiHandler):
 
         async def make() -> tuple[Any, Any]:
             owner = self.caller.name
-            answer = await queue_answer(self.gate, self.launcher, owner, inputs=asked.inputs)
+            answer = await queue_answer(self.gate, self.records, owner, inputs=asked.inputs)
             return answer, essence_of(answer)
 
         await self.polled(asked, make, (self.path, asked.inputs))
@@ -79,8 +79,8 @@ class EstimateHandler(ApiHandler):
     @call(shapes.EstimateAnswer, query=EstimateQuery, errors=(404,))
     async def get(self, asked: EstimateQuery) -> None:
         """The need of the newest run of a name, with other workers or devices if asked."""
-        await self.launcher.history()
-        newest = self.launcher.newest(asked.name)
+        await self.launcher.inventory.whole.wait()
+        newest = self.records.newest(asked.name)
         if newest is None:
             problem = f"there is no run with the name {asked.name}"
             raise Refused(404, "not_found", problem, name=asked.name)
@@ -97,7 +97,7 @@ class EstimateHandler(ApiHandler):
     @call(shapes.EstimateAnswer, body=RunBody)
     async def post(self, body: RunBody) -> None:
         """The need of a run with this body."""
-        request = await self.launcher.request_of(body.model_dump(mode="json", by_alias=True))
+        request = await self.launcher.intake.request_of(body.model_dump(mode="json", by_alias=True))
         self.answer(await self.gate.estimate(request))
 
 
@@ -109,7 +109,7 @@ class MachineHandler(ApiHandler):
     @call(shapes.MachineAnswer)
     async def get(self) -> None:
         """Return everything that can be measured and enforced here."""
-        self.answer(await machine_answer(self.gate, self.launcher))
+        self.answer(await machine_answer(self.gate, self.launcher.inventory))
 
     @call(shapes.ForgottenAnswer, query=ForgetQuery, errors=(409,))
     async def delete(self, asked: ForgetQuery) -> None:
@@ -147,7 +147,7 @@ class DrainHandler(ApiHandler):
         self.answer(await self._stop(active) if body.stop_runs else DrainAnswer(draining=True))
 
     async def _stop(self, run_ids: Sequence[str]) -> DrainAndStopAnswer:
-        stops = [self.launcher.cancel(run_id) for run_id in run_ids]
+        stops = [self.launcher.orders.cancel(run_id) for run_id in run_ids]
         ends = dict(zip(run_ids, await asyncio.gather(*stops, return_exceptions=True), strict=True))
         failed = {r: str(end) for r, end in ends.items() if isinstance(end, BaseException)}
         stopped = tuple(r for r in ends if r not in failed)

@@ -7,6 +7,7 @@ from typing import Any
 
 from jupyter_gpugate.faces import card, tables
 from jupyter_gpugate.gate.port import Status
+from jupyter_gpugate.runs import reading
 from jupyter_gpugate.runs.life import ENDED
 from jupyter_gpugate.server.http import shapes
 from jupyter_gpugate.server.http.answers import CardAnswer, CardRest, PanelAnswer
@@ -29,15 +30,15 @@ class CardHandler(ApiHandler):
         """A run's card as a finished page, and its available orders."""
 
         async def make() -> tuple[Any, Any]:
-            run = await run_answer(self.gate, self.launcher, run_id)
-            waited_for = self.launcher.is_waited_for(run_id)
+            run = await run_answer(self.gate, self.records, run_id)
+            record = self.records.known(run_id)
+            waited_for = self.launcher.waited_for.has(record)
             rest = None
             # Without the cell that shows the rest below its card, the card shows all.
             if asked.until is not None and waited_for:
-                record = self.launcher.known(run_id)
-                run = replace(run, output_tail=self.launcher.output_tail(record, asked.until))
+                run = replace(run, output_tail=reading.output_tail(record, asked.until))
                 if asked.rest is not None:
-                    output = self.launcher.output_from(record, asked.rest)
+                    output = reading.output_from(record, asked.rest)
                     rest = CardRest(asked.rest, card.rest_html(as_json(run), output))
             answer = CardAnswer(
                 run_id=run_id,
@@ -49,7 +50,7 @@ class CardHandler(ApiHandler):
             return answer, answer
 
         def stamp() -> tuple[Any, ...]:
-            return self.launcher.stamp(run_id)
+            return self.stamp_of(run_id)
 
         await self.polled(asked, make, (self.path, run_id, asked.until, asked.rest), stamp)
 
@@ -64,7 +65,7 @@ class PanelHandler(ApiHandler):
         """The snapshot as a finished page."""
 
         async def make() -> tuple[Any, Any]:
-            snapshot = await queue_answer(self.gate, self.launcher, self.caller.name)
+            snapshot = await queue_answer(self.gate, self.records, self.caller.name)
             queued: dict[str, Status] = {row.run_id: "queued" for row in snapshot.queued}
             active: dict[str, Status] = {row.run_id: "active" for row in snapshot.running}
             page = tables.queue(as_json(snapshot))["text/html"]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from jupyter_gpugate.runs import reading
 from jupyter_gpugate.server.http import shapes
 from jupyter_gpugate.server.http.api import ApiHandler
 from jupyter_gpugate.server.http.compose import run_answer
@@ -40,17 +41,17 @@ class RunsHandler(ApiHandler):
         fields = body.model_dump(mode="json", by_alias=True)
         if self._prefers_an_answer():
             self.set_header("Preference-Applied", "respond-async")
-            submitted = await self.launcher.submit_within(fields, AT_ONCE_S)
+            submitted = await self.launcher.intake.submit_within(fields, AT_ONCE_S)
         else:
-            submitted = await self.launcher.submit(fields)
+            submitted = await self.launcher.intake.submit(fields)
         if submitted is None:
-            reads = self.launcher.reads(body.idempotency_key)
+            reads = self.launcher.intake.reads(body.idempotency_key)
             self.set_status(202)
             self.answer(SubmitAnswer(None, "reading" if reads else "asking"))
             return
         run_id, new = submitted
         self.set_status(202 if new else 200)
-        run = None if new else await run_answer(self.gate, self.launcher, run_id)
+        run = None if new else await run_answer(self.gate, self.records, run_id)
         self.answer(SubmitAnswer(run_id, run.status if run else "queued"))
 
     def _prefers_an_answer(self) -> bool:
@@ -61,8 +62,8 @@ class RunsHandler(ApiHandler):
     @call(shapes.RunsAnswer, query=RunsQuery)
     async def get(self, asked: RunsQuery) -> None:
         """All runs, by pages that do not shift when runs are added or removed."""
-        await self.launcher.history()
-        rows = sorted(self.launcher.rows(), key=_place, reverse=asked.sort == "newest")
+        await self.launcher.inventory.whole.wait()
+        rows = sorted(self.records.rows(), key=_place, reverse=asked.sort == "newest")
         if asked.cursor is not None:
             last = _place_of(asked.cursor)
             newest = asked.sort == "newest"
@@ -101,19 +102,19 @@ class RunHandler(ApiHandler):
         """One run: its record and its current state at the gate."""
 
         async def make() -> tuple[Any, Any]:
-            answer = await run_answer(self.gate, self.launcher, run_id)
+            answer = await run_answer(self.gate, self.records, run_id)
             fields = fields_of(answer).items()
             return answer, {k: v for k, v in fields if k not in ("waited_s", "started_s")}
 
         def stamp() -> tuple[Any, ...]:
-            return self.launcher.stamp(run_id)
+            return self.stamp_of(run_id)
 
         await self.polled(asked, make, (self.path, run_id), stamp)
 
     @call(shapes.DeleteAnswer, errors=(409,))
     async def delete(self, run_id: str) -> None:
         """Remove an ended run and its directory."""
-        left = await self.launcher.delete(run_id)
+        left = await self.launcher.orders.delete(run_id)
         self.answer(DeleteAnswer(deleted=True, left=left or None))
 
 
@@ -125,7 +126,7 @@ class OutputHandler(ApiHandler):
     @call(shapes.OutputAnswer, query=OutputQuery)
     async def get(self, run_id: str, asked: OutputQuery) -> None:
         """At most 64 KiB of the newest attempt's output."""
-        output = await self.launcher.output(run_id, asked.start)
+        output = await reading.output_of(self.records.known(run_id), asked.start)
         start = output.pop("from")
         self.answer(OutputAnswer(start, **output))
 
@@ -138,7 +139,7 @@ class CancelHandler(ApiHandler):
     @call(shapes.CancelAnswer, errors=(409,))
     async def post(self, run_id: str) -> None:
         """Stop a run, and wait until none of its processes is left."""
-        self.answer(CancelAnswer(**await self.launcher.cancel(run_id)))
+        self.answer(CancelAnswer(**await self.launcher.orders.cancel(run_id)))
 
 
 class DetachHandler(ApiHandler):
@@ -149,7 +150,7 @@ class DetachHandler(ApiHandler):
     @call(shapes.DetachAnswer, errors=(409,))
     async def post(self, run_id: str) -> None:
         """Detach a run: it goes on when the notebook that waits for it ends."""
-        await self.launcher.detach(run_id)
+        await self.launcher.orders.detach(run_id)
         self.answer(DetachAnswer(detached=True))
 
 
@@ -161,7 +162,7 @@ class EpisodesHandler(ApiHandler):
     @call(shapes.EpisodesAnswer)
     async def get(self, run_id: str) -> None:
         """The values that episodes kept, and how they ended."""
-        episodes, left_out = await self.launcher.episodes(run_id)
+        episodes, left_out = await reading.episodes_of(self.records.known(run_id))
         # There may be very many, and others wait for this loop.
         self.finish(await asyncio.to_thread(encode, EpisodesAnswer(episodes, left_out)))
 
@@ -174,7 +175,7 @@ class ExportHandler(ApiHandler):
     @call(shapes.ExportAnswer)
     async def get(self, run_id: str) -> None:
         """Specification, summary, episodes, the beginning of the output, and story."""
-        exported = await self.launcher.export(run_id)
+        exported = await reading.export_of(self.records.known(run_id))
         self.answer(ExportAnswer(**exported, story=await self.gate.story(run_id)))
 
 
@@ -186,5 +187,5 @@ class StoryHandler(ApiHandler):
     @call(shapes.StoryAnswer)
     async def get(self, run_id: str) -> None:
         """The events of one run, with their wall times."""
-        self.launcher.known(run_id)
+        self.records.known(run_id)
         self.answer(StoryAnswer(await self.gate.story(run_id)))

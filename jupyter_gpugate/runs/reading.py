@@ -1,0 +1,51 @@
+"""Reads of one run: its output, its episodes, and everything on record about it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from jupyter_gpugate.runs import directory, output
+from jupyter_gpugate.runs.life import ENDED
+from jupyter_gpugate.runs.record import Record
+
+
+async def output_of(record: Record, start: int) -> dict[str, Any]:
+    """Return the newest attempt's output from a byte on, at most 64 KiB of it."""
+    text, following = await asyncio.to_thread(output.read_output, record.attempt_path, start)
+    over = record.status == ENDED and not text
+    return {"from": start, "next": following, "text": text, "ended": over}
+
+
+def output_tail(record: Record, until: int | None = None) -> str:
+    """Return the end of a live run's output, or of its part before a byte."""
+    return output.output_tail(record.attempt_path, until) if record.attempt else ""
+
+
+def output_from(record: Record, start: int) -> str:
+    """Return the output from a byte on, or the end of it."""
+    return output.output_from(record.attempt_path, start) if record.attempt else ""
+
+
+def stamp_of(record: Record) -> tuple[Any, ...]:
+    """Return a stamp that changes whenever the record or the output changes."""
+    tail = output.output_stamp(record.attempt_path) if record.attempt else None
+    return record.life, tail
+
+
+async def episodes_of(record: Record) -> tuple[list[dict[str, Any]], int]:
+    """Return finished episodes of every attempt, and how many earlier ones are left out."""
+    return await asyncio.to_thread(directory.read_episodes, record.path)
+
+
+async def export_of(record: Record) -> dict[str, Any]:
+    """Return spec, summary, episodes and output."""
+    beginning = await output_of(record, 0)
+    episodes, left_out = await episodes_of(record)
+    return {
+        "spec": dict(record.spec),
+        "summary": record.summary,
+        "episodes": episodes,
+        "episodes_left_out": left_out,
+        "output": beginning["text"],
+    }
