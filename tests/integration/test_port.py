@@ -111,7 +111,8 @@ class Walker:
 
     async def ask(self, method: str, path: str, body: Any = None) -> Any:
         data = json.dumps(body) if method == "POST" else None
-        answer = await self._client.fetch(API_PATH + path, method=method, body=data)
+        asked = {"method": method, "body": data, "request_timeout": PATIENCE_S}
+        answer = await self._client.fetch(API_PATH + path, **asked)
         assert answer.headers["Content-Type"].startswith("application/json")
         return answer.code, json.loads(answer.body)
 
