@@ -16,8 +16,6 @@ from tests.kit.external_processes import external_process
 from tests.kit.real_server import Places, Served, until
 
 LISTS = ("nvmlDeviceGetCompute*", "nvmlDeviceGetGraphics*", "nvmlDeviceGetMPS*")
-
-
 #: Long enough for the gate to see what a run holds.
 SEEN_S = 2.5
 

@@ -2,70 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
-import os
-import signal
-import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.samples import ProcessKey
-from jupyter_gpugate.proc import start_ticks
 from jupyter_gpugate.runs import launcher as launcher_module
-from jupyter_gpugate.runs import orders, processes
-from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.machine import Machine
 from jupyter_gpugate.runs.processes import is_alive
 from jupyter_gpugate.runs.record import Record, Refused
-from jupyter_gpugate.runs.scanning import Scanner
 from tests.integration.run_side import GateOfRuns, gate_of_runs, program, run_side, served, until
-
-CGROUPS = (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
-FREEZER = Path("/sys/fs/cgroup/freezer")
+from tests.integration.runs_under_way import begun, cancelled, tree_of
 
 
 def waits_for(path: Path) -> str:
     """A program that ends once a file is there."""
     return f"import os, time\nwhile not os.path.exists({str(path)!r}): time.sleep(0.02)"
-
-
-async def begun(side: Launcher, gate: GateOfRuns, body: dict[str, Any], fence: int = 1) -> Record:
-    """Submit a run and let it start; its record, once its program lives."""
-    run_id, _ = await side.intake.submit(body)
-    gate.grant(run_id, fence)
-    record = side.records.known(run_id)
-    await until(lambda: tree_of(record), "the run's program")
-    return record
-
-
-def tree_of(record: Record) -> list[ProcessKey]:
-    """The processes that a run's supervisor has written down."""
-    with contextlib.suppress(OSError, ValueError):
-        tree = json.loads((record.attempt_path / "tree.json").read_text())
-        return [ProcessKey(*pair) for pair in tree["tree"]]
-    return []
-
-
-def written(path: Path) -> str:
-    """What a run wrote into a file, up to a full stop; "" before."""
-    text = path.read_text() if path.exists() else ""
-    return text if text.endswith(".") else ""
-
-
-def left_of(record: Record) -> list[int]:
-    """Processes that carry the run's mark on their command line."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            is_marked = f"mark={record.run_id}".encode() in path.read_bytes()
-            if is_marked and start_ticks(int(path.parent.name)) is not None:
-                found.append(int(path.parent.name))
-    return found
 
 
 # -- several machines ------------------------------------------------------------------------------
@@ -177,18 +129,6 @@ def test_a_run_that_removes_or_replaces_its_directory_ends_at_once(
     served(side, test)
 
 
-# -- torn records ----------------------------------------------------------------------------------
-
-
-async def cancelled(side: Launcher, run_id: str, name: str) -> None:
-    """Cancel an adopted run, which is active under this name; nothing of it is left."""
-    record = side.records.known(run_id)
-    assert (record.status, record.spec["name"]) == ("active", name)
-    told = await side.orders.cancel(run_id)
-    assert (told["end"], told["survivors"]) == ("cancelled", [])
-    assert not (record.path / "env.json").exists()
-
-
 @pytest.mark.parametrize("torn", [("spec",), ("spec", "summary")])
 def test_a_live_run_with_a_torn_spec_goes_on_and_can_be_cancelled(
     gate: GateOfRuns, tmp_path: Path, torn: tuple[str, ...]
@@ -252,133 +192,3 @@ def test_a_live_run_without_any_record_can_be_cancelled(gate: GateOfRuns, tmp_pa
     gate.replies["register"] = (200, known)
     served(second, adopt)
     assert not any(map(is_alive, tree))
-
-
-# -- what survives ---------------------------------------------------------------------------------
-
-
-def test_a_cancel_names_what_it_could_not_stop(
-    gate: GateOfRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer, the end on the disk and its reason have the process that lives on."""
-    if not os.access(FREEZER, os.W_OK) or os.geteuid() != 0:
-        pytest.skip("only root with a freezer of its own can keep a process from being killed")
-    monkeypatch.setattr(orders, "OVERTIME_S", 0.5)
-    monkeypatch.setattr(processes, "ROUNDS", 5)
-    side, ice = run_side(gate.path, tmp_path), FREEZER / f"gpugate-test-{os.getpid()}"
-    code = (
-        "import subprocess, time\nchild = subprocess.Popen(['sleep', '1000'])\n"
-        f"open({str(tmp_path / 'child')!r}, 'w').write(f'{{child.pid}}.')\ntime.sleep(1000)"
-    )
-
-    async def test() -> None:
-        record = await begun(side, gate, program(code))
-        pid = int((await until(lambda: written(tmp_path / "child"), "its child"))[:-1])
-        frozen = ProcessKey(pid, start_ticks(pid) or 0)
-        await until(lambda: frozen in tree_of(record), "its child in its tree")
-        (ice / "cgroup.procs").write_text(str(frozen.pid))
-        (ice / "freezer.state").write_text("FROZEN")
-        told = await side.orders.cancel(record.run_id)
-        assert told["survivors"] == [list(frozen)]
-        assert record.summary["outcome"]["kill"]["survivors"] == [list(frozen)]
-        assert str(frozen.pid) in record.summary["reason"]
-        assert told["end"] == "cancelled"
-
-    ice.mkdir()
-    try:
-        served(side, test)
-    finally:
-        for pid in map(int, (ice / "cgroup.procs").read_text().split()):
-            os.kill(pid, signal.SIGKILL)
-        (ice / "freezer.state").write_text("THAWED")
-        while (ice / "cgroup.procs").read_text():
-            os.sched_yield()
-        ice.rmdir()
-
-
-def test_what_leaves_no_trace_is_killed_by_the_cgroup_of_its_dead_supervisor(
-    gate: GateOfRuns, tmp_path: Path
-) -> None:
-    """Processes that no supervisor has seen, without its mark, end with it; so does the cgroup."""
-    if not any(os.access(path / "cgroup.procs", os.W_OK) for path in CGROUPS):
-        pytest.skip("there is no cgroup v2 tree that this user may change")
-    side = run_side(gate.path, tmp_path)
-    code = (
-        "import os, signal, time\n"
-        "boss, mark = os.getppid(), 'mark=' + os.environ['GPUGATE_RUN_ID']\n"
-        "if os.fork() == 0:\n"
-        "    os.setsid()\n"
-        "    while not os.path.exists(os.path.join(go, 'go')): time.sleep(0.02)\n"
-        "    os.kill(boss, signal.SIGSTOP)\n"
-        "    for _ in range(3):\n"
-        "        child = os.fork()\n"
-        "        if child == 0:\n"
-        "            os.setsid()\n"
-        "            os.execve(python, [python, '-c', 'import time; time.sleep(1000)', mark], {})\n"
-        "        while open(f'/proc/{child}/environ').read(): time.sleep(0.02)\n"
-        "    os.kill(boss, signal.SIGKILL)\n"
-        "    os._exit(0)\n"
-        "time.sleep(1000)"
-    )
-    code = f"go, python = {str(tmp_path)!r}, {sys.executable!r}\n{code}"
-
-    places: list[str] = []
-
-    async def test() -> None:
-        record = await begun(side, gate, program(code))
-        told = json.loads((record.attempt_path / "tree.json").read_text())["cgroup"]
-        if told is None:
-            pytest.skip("the supervisor could not make a cgroup here")
-        (tmp_path / "go").touch()
-        await record.end.wait()
-        assert left_of(record) == []
-        assert record.summary["end"] == "lost"
-        places.append(told)
-
-    served(side, test)
-    assert not any(os.path.lexists(place) for place in places)
-
-
-# -- history ---------------------------------------------------------------------------------------
-
-
-def test_a_start_does_not_wait_for_what_has_ended(
-    gate: GateOfRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """New runs start while the history is read; a key or a list waits until all of it is known."""
-    first, second = run_side(gate.path, tmp_path), run_side(gate.path, tmp_path)
-    go_on, old = threading.Event(), program("print('old')", idempotency_key="once")
-    runs: list[str] = []
-
-    async def submit() -> None:
-        record = await begun(first, gate, old)
-        await record.end.wait()
-        runs.append(record.run_id)
-
-    read = Scanner.row
-
-    def held_up(scanner: Scanner, run_id: str) -> Any:
-        go_on.wait()
-        return read(scanner, run_id)
-
-    async def start() -> None:
-        new, _ = await second.intake.submit(program("pass"))
-        gate.grant(new, fence=2)
-        await second.records.known(new).end.wait()
-        assert second.records.known(runs[0]).summary["output_tail"] == "old\n"
-        again = asyncio.create_task(second.intake.submit(old))
-        listed = asyncio.create_task(second.inventory.whole.wait())
-        await asyncio.sleep(0)
-        assert not again.done()
-        assert not listed.done()
-        go_on.set()
-        assert await again == (runs[0], False)
-        await listed
-        assert [row["run_id"] for row in second.records.rows()] == [new, runs[0]]
-
-    served(first, submit)
-    monkeypatch.setattr(Scanner, "row", held_up)
-    try:
-        served(second, start)
-    finally:
-        go_on.set()

@@ -9,8 +9,6 @@ import pytest
 from tests.integration.cell_process import CellRun, other_interpreters
 
 METHODS = ["spawn", "forkserver"]
-
-
 PROCESSES = """
     import multiprocessing
     import pickle

@@ -23,23 +23,11 @@ from jupyter_gpugate.core.samples import (
 from jupyter_gpugate.core.shares import Attribution, ResourceAttribution
 
 GPU = "GPU-0"
-
-
 OTHER_GPU = "GPU-1"
-
-
 INIT = 1
-
-
 RUN = Holder(HolderKind.RUN, "run-a")
-
-
 OTHER_RUN = Holder(HolderKind.RUN, "run-b")
-
-
 KERNEL = Holder(HolderKind.KERNEL, "lab.ipynb")
-
-
 SERVER = Holder(HolderKind.MODEL_SERVER, "clip")
 
 

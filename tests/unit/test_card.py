@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
 from jupyter_gpugate.faces import card, words
-
-MB = 1 << 20
+from tests.kit.cards import MB, _Page, both, run, running
 
 VRAM_TERM = {
     "resource": "vram",
@@ -22,6 +20,8 @@ VRAM_TERM = {
     "n": 7,
     "note": "",
 }
+
+
 RAM_TERM = {
     "resource": "ram",
     "holder": "run",
@@ -31,53 +31,6 @@ RAM_TERM = {
     "n": 0,
     "note": "fitted over workers 1, 2, 4",
 }
-HOSTILE = "\x1b]0;title\x07\x1b[2J<img src=x onerror=alert(1)>"
-
-
-def run(**changes: Any) -> dict[str, Any]:
-    """Return a run's state as the gate answers it."""
-    state = {"run_id": "20261129-143600-abcde", "name": "resnet-val", "status": "queued"}
-    return {**state, **changes}
-
-
-def running(**changes: Any) -> dict[str, Any]:
-    """Return the state of a run that is on GPU 0."""
-    state = {
-        "status": "active",
-        "phase": "running",
-        "attempt": 1,
-        "devices": [{"uuid": "GPU-1", "model": "NVIDIA L4", "index": 0}],
-        "charges": {"GPU-1": 2174 * MB, "ram": 3771 * MB},
-        "held": {"GPU-1": 1812 * MB},
-        "caps": {"GPU-1": 1900 * MB},
-        "basis": {"GPU-1": "calibrated"},
-        "enforcement": "enforced",
-        "episodes": {"done": 37, "of": 100},
-    }
-    return run(**{**state, **changes})
-
-
-class _Page(HTMLParser):
-    """Collects what a browser would see: elements, their attributes, and text."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.text = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def both(state: dict[str, Any], note: str = "") -> list[str]:
-    """Return the card's text and the text of its page."""
-    return [card.text(state, note), _Page(card.html(state, note)).text]
 
 
 def test_each_number_of_the_estimate_says_where_it_comes_from() -> None:
@@ -204,60 +157,6 @@ def test_a_cancel_shows_by_what_means_it_came_and_what_is_left() -> None:
     assert "still running: 4711, 4712" in card.text(run(status="ended", kill=stuck))
 
 
-def test_output_is_shown_as_a_terminal_would() -> None:
-    """A progress bar is its last state, colours are colours, and only the end is in the text."""
-    lines = "".join(f"line {n}\n" for n in range(30))
-    state = running(output_tail=f"{lines}\r 10%|#  |\r 90%|## |\x1b[31mred\x1b[0m")
-    text, page = card.text(state), card.html(state)
-    assert " 90%|## |red" in text
-    assert "10%" not in text
-    assert "line 29" in text
-    assert "line 3\n" not in text
-    assert "line 3\n" in page
-    assert '<span style="color:color-mix(in srgb,#c33 60%,currentColor);">red</span>' in page
-
-
-def test_whatever_a_run_says_stays_text() -> None:
-    """Markup and controls in names, outputs, errors and reasons reach neither page nor terminal."""
-    plain = _Page(card.html(running(output_tail="x")))
-    state = running(
-        name=HOSTILE,
-        output_tail=HOSTILE,
-        reasons=[{"message": HOSTILE}],
-        devices=[{"uuid": "GPU-1", "model": HOSTILE, "index": HOSTILE}],
-        error={"ename": HOSTILE, "evalue": HOSTILE},
-    )
-    for status in ("queued", "active", "ended"):
-        changed = {**state, "status": status, "end": HOSTILE, "exit_reason": HOSTILE}
-        page = _Page(card.html(changed, note=HOSTILE))
-        assert page.tags <= plain.tags | {"div", "b"}
-        assert page.attributes <= plain.attributes
-        assert "<img" in page.text
-        text = card.text(changed, note="")
-        assert all(char.isprintable() or char == "\n" for char in text)
-
-
-def test_a_card_stays_small_whatever_its_run_says() -> None:
-    """Errors, reasons and warnings of any size and number are cut, and the cut is said."""
-    flood = "x" * 5_000_000
-    state = running(
-        name=flood[:64],
-        error={"ename": "E", "evalue": flood},
-        warnings=[f"{n} {flood}" for n in range(300)],
-        exit_reason=flood,
-        reasons=[{"message": flood}],
-        output_tail=flood,
-    )
-    for status in ("queued", "active", "ended"):
-        shown = {**state, "status": status, "end": "failed"}
-        text, page = both(shown)
-        assert len(card.html(shown)) < 500_000
-        for said in (text, page):
-            assert len(said) < 200_000
-            assert "and 250 more" in said
-            assert "more characters" in said
-
-
 def hinted(**peaks: int) -> dict[str, Any]:
     """Return the state of a run with hints of 2,048 MB of GPU memory and 20 MB of RAM."""
     terms = [
@@ -291,14 +190,6 @@ def test_a_run_that_held_more_than_its_hint_says_so(
     for shown in both(state):
         assert ("more than your hint" in shown) == bool(advice)
         assert all(line in shown for line in advice)
-
-
-def test_the_end_of_a_long_output_names_the_call_that_gives_all_of_it() -> None:
-    """A card that shows the last lines says so, and how to get the others."""
-    lines = "".join(f"line {n}\n" for n in range(30))
-    call = 'jupyter_gpugate.get("20261129-143600-abcde").output()'
-    assert f"(the last 20 lines; all of it: {call})" in card.text(running(output_tail=lines))
-    assert call not in card.text(running(output_tail="short\n"))
 
 
 def test_a_card_of_almost_nothing_is_still_a_card() -> None:

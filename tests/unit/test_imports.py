@@ -5,34 +5,33 @@ from __future__ import annotations
 import ast
 import functools
 import graphlib
-import json
-import os
 import re
-import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = "jupyter_gpugate"
+from tests.kit.module_imports import (
+    GUESTS,
+    MODULES,
+    PACKAGE,
+    ROOT,
+    SHARED,
+    imports_in,
+    imports_of,
+    own_name,
+    part_of,
+    path_of,
+)
+
 #: The first line of every folder.
 LINE = re.compile(
     r"Runs in (?P<process>.+); may import (?P<parts>[^;]+?)(?:, and when used (?P<lazy>.+))?\.$"
 )
-#: Modules on top, used by every folder whose first line lists them; they need nothing of ours.
-SHARED = {"places", "proc"}
+
+
 #: The module that builds a gate; the others of its folder know the port alone.
 BUILDER = "server.host"
-#: Where the oldest Python has to do.
-KERNEL_SIDE = {
-    *("", "__main__", "_version", "client", "core", "faces", "notebook", "programs", "terminal"),
-    *SHARED,
-}
 #: The life cycle of a run, which computes as the core does.
 LIFE_CYCLE = ("runs.life", "runs.lifecycle")
 #: All that it and `core` may use of the standard library: what neither acts nor asks the machine.
@@ -41,92 +40,11 @@ PURE = {
     "functools", "hashlib", "heapq", "html", "itertools", "json", "math", "numbers", "operator",
     "re", "statistics", "string", "sys", "textwrap", "types", "typing",
 }  # fmt: skip
-HEAVY = {"jupyter_server", "psutil", "pydantic", "pynvml", "sqlalchemy", "torch", "tornado"}
-#: A run's or a notebook's own libraries, used where its environment happens to have them.
-GUESTS = {"cloudpickle", "comm", "jax", "numpy", "pandas", "tensorflow", "torch"}
+
+
 #: Third-party modules that only one part may touch.
 RESERVED = {"pynvml": "gate.gpu.child", "sqlalchemy": "gate.journal", "pydantic": "server.http"}
-
-
-class Import(NamedTuple):
-    """One imported module; ``lazy`` when importing the importer does not import it."""
-
-    name: str
-    lazy: bool
-    line: int
-    relative: bool = False
-
-    @property
-    def top(self) -> str:
-        return self.name.partition(".")[0]
-
-
-def module_names() -> list[str]:
-    """Name every module without the package's own name: "" is the package, "core" its folder."""
-    paths = (ROOT / PACKAGE).rglob("*.py")
-    parts = [p.relative_to(ROOT / PACKAGE).with_suffix("").parts for p in paths]
-    return sorted(".".join(p[:-1] if p[-1] == "__init__" else p) for p in parts)
-
-
-MODULES = module_names()
 FOLDERS = sorted({m.rpartition(".")[0] for m in MODULES if "." in m})
-
-
-def path_of(module: str) -> Path:
-    """Return the file of a module named as in `module_names`."""
-    stem = ROOT.joinpath(PACKAGE, *module.split(".")) if module else ROOT / PACKAGE
-    return stem / "__init__.py" if stem.is_dir() else stem.with_suffix(".py")
-
-
-@functools.cache
-def imports_of(module: str) -> tuple[Import, ...]:
-    """All that a module imports by a name in its text, for type checkers alone as well."""
-    tree = ast.parse(path_of(module).read_text(encoding="utf-8"))
-    return tuple(_walk(tree, module, lazy=False))
-
-
-def _walk(node: ast.AST, module: str, *, lazy: bool) -> Iterator[Import]:
-    lazy = lazy or (isinstance(node, ast.If) and _is_for_types(node))
-    if isinstance(node, ast.Import):
-        yield from (Import(alias.name, lazy, node.lineno) for alias in node.names)
-    if isinstance(node, ast.ImportFrom):
-        relative = node.level > 0
-        yield from (Import(name, lazy, node.lineno, relative) for name in _sources(node, module))
-    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-        literals = [a.value for a in node.args[:1] if isinstance(a, ast.Constant)]
-        yield from (Import(str(name), lazy, node.lineno) for name in literals)
-    lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-    for child in ast.iter_child_nodes(node):
-        yield from _walk(child, module, lazy=lazy)
-
-
-def _is_for_types(node: ast.If) -> bool:
-    """Whether only type checkers read a block."""
-    return ast.unparse(node.test).endswith("TYPE_CHECKING")
-
-
-def _sources(node: ast.ImportFrom, module: str) -> list[str]:
-    """``from a import b`` imports a.b where that is a module, else a."""
-    source = node.module or ""
-    if node.level:
-        here = [PACKAGE, *filter(None, module.split("."))]
-        if path_of(module).name != "__init__.py":
-            here.pop()
-        base = here[: len(here) - node.level + 1]
-        source = ".".join([*base, source]) if source else ".".join(base)
-    inner = [f"{source}.{alias.name}" for alias in node.names]
-    return [name if _own(name) in MODULES else source for name in inner]
-
-
-def _own(name: str) -> str | None:
-    """Return a module's name within the package; None for everybody else's."""
-    top, _, rest = name.partition(".")
-    return rest if top == PACKAGE else None
-
-
-def part_of(module: str) -> str:
-    """Return the folder, or the module itself when it lies on top."""
-    return module.partition(".")[0]
 
 
 def folder_of(module: str) -> str:
@@ -177,25 +95,20 @@ def _covers(part: str, imported: str, folder: str) -> bool:
     return f"{imported}.".startswith(f"{part}.")
 
 
-def is_kernel_side(module: str) -> bool:
-    """Whether a module must run in a kernel's environment."""
-    return part_of(module) in KERNEL_SIDE
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_run_one_way(module: str) -> None:
     """A module imports only what the first line of its folder lists."""
     wrong = [
         i
         for i in imports_of(module)
-        if (own := _own(i.name)) is not None and not may_import(module, own, lazy=i.lazy)
+        if (own := own_name(i.name)) is not None and not may_import(module, own, lazy=i.lazy)
     ]
     assert wrong == []
 
 
 def test_modules_form_no_circle() -> None:
     """No module imports itself through others, not even when used or for its types alone."""
-    owns = {m: {_own(found.name) for found in imports_of(m)} for m in MODULES}
+    owns = {m: {own_name(found.name) for found in imports_of(m)} for m in MODULES}
     graph = {m: sorted(own for own in found if own is not None) for m, found in owns.items()}
     try:
         TopologicalSorter(graph).prepare()
@@ -206,7 +119,7 @@ def test_modules_form_no_circle() -> None:
 def test_an_import_for_types_alone_counts() -> None:
     """What only type checkers read is an import like one in a function."""
     source = "if TYPE_CHECKING:\n    from jupyter_gpugate.core.resources import RAM\nimport json"
-    found = [(i.name, i.lazy) for i in _walk(ast.parse(source), "gate.loop", lazy=False)]
+    found = [(i.name, i.lazy) for i in imports_in(ast.parse(source), "gate.loop", lazy=False)]
     assert found == [(f"{PACKAGE}.core.resources", True), ("json", False)]
 
 
@@ -317,15 +230,6 @@ def test_no_program_hides_a_module_of_the_standard_library() -> None:
     assert own & sys.stdlib_module_names <= {"__main__"}
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES if part_of(m) == "notebook"])
-def test_the_notebook_loads_with_ipython_alone(module: str) -> None:
-    """The kernel's side loads with the standard library and IPython, and takes more when used."""
-    known = sys.stdlib_module_names | {PACKAGE, "IPython", "traitlets"}
-    later = GUESTS | {"anywidget", "ipywidgets", "jupyter_core"}
-    foreign = [i for i in imports_of(module) if i.top not in known]
-    assert [i for i in foreign if not i.lazy or i.top not in later] == []
-
-
 @pytest.mark.parametrize("module", MODULES)
 def test_what_belongs_to_one_part_is_used_there(module: str) -> None:
     """The driver's bindings, SQL and the request models each have one place; torch has none."""
@@ -339,90 +243,3 @@ def test_what_belongs_to_one_part_is_used_there(module: str) -> None:
 def test_nothing_is_unpickled_across_users(module: str) -> None:
     """Whoever serves several users speaks JSON: unpickling would run a stranger's code."""
     assert [i for i in imports_of(module) if i.top in {"pickle", "cloudpickle", "shelve"}] == []
-
-
-@pytest.mark.parametrize("module", [m for m in MODULES if is_kernel_side(m)])
-def test_kernel_side_is_written_in_old_syntax(module: str) -> None:
-    """What runs in a kernel's environment parses as CPython 3.9 would parse it."""
-    tree = ast.parse(path_of(module).read_text(encoding="utf-8"), feature_version=(3, 9))
-    assert evaluated_unions(tree) == []
-
-
-def evaluated_unions(tree: ast.Module) -> list[int]:
-    """Find the lines where a type union is not an annotation but computed, which 3.9 cannot."""
-    hints = [n.annotation for n in ast.walk(tree) if isinstance(n, (ast.arg, ast.AnnAssign))]
-    hints += [n.returns for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-    unread = {inner for hint in hints if hint is not None for inner in ast.walk(hint)}
-    operations = [n for n in ast.walk(tree) if isinstance(n, ast.BinOp) and n not in unread]
-    unions = [n for n in operations if isinstance(n.op, ast.BitOr)]
-    types = {"None", "bool", "bytes", "dict", "float", "int", "list", "str", "tuple"}
-    return [n.lineno for n in unions if types & {ast.unparse(n.left), ast.unparse(n.right)}]
-
-
-def test_a_computed_union_is_found() -> None:
-    """``isinstance(x, int | str)`` is refused on the kernel's side, an annotation is not."""
-    source = (
-        "def f(x: int | None) -> str | None:\n    y: int | str = 1\n    isinstance(x, int | str)"
-    )
-    assert evaluated_unions(ast.parse(source)) == [3]
-
-
-def loaded_after(statement: str) -> set[str]:
-    """Run a statement in a fresh interpreter and return the top-level modules it has loaded."""
-    code = f"import sys\n{statement}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
-
-
-def test_importing_the_package_is_cheap() -> None:
-    """``import jupyter_gpugate`` loads neither IPython nor anything that the gate needs."""
-    loaded = loaded_after(f"import {PACKAGE}") - loaded_after("pass")
-    assert loaded & (HEAVY | {"IPython", "ipywidgets", "asyncio"}) == set()
-
-
-def test_the_kernel_loads_nothing_of_the_gate() -> None:
-    """All modules of the kernel's side together load none of the gate's libraries."""
-    modules = [m for m in MODULES if is_kernel_side(m) and not m.endswith("__main__")]
-    names = [f"{PACKAGE}.{m}".rstrip(".") for m in modules]
-    loaded = loaded_after(f"import {', '.join(names)}") - loaded_after("import IPython")
-    assert loaded & HEAVY == set()
-
-
-LOAD = """\
-import importlib, json, pathlib, sys
-
-what = json.load(sys.stdin)
-sys.path.insert(0, sys.argv[1])
-for path in what["files"]:
-    compile(pathlib.Path(path).read_bytes(), path, "exec")
-for name in what["names"]:
-    importlib.import_module(name)
-"""
-
-
-def old_pythons() -> Iterator[str]:
-    """Look for a CPython 3.9 on the PATH and among the versions that pyenv keeps."""
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    for path in [shutil.which("python3.9"), *pyenv.glob("versions/3.9.*/bin/python")]:
-        if path is not None:
-            command = [str(path), "-c", "import sys; sys.exit(sys.version_info[:2] != (3, 9))"]
-            if subprocess.run(command, capture_output=True, check=False).returncode == 0:
-                yield str(path)
-
-
-def test_kernel_side_runs_on_the_oldest_python(tmp_path: Path) -> None:
-    """CPython 3.9, without any package, compiles the kernel's side, and loads core and programs."""
-    python = next(old_pythons(), None)
-    if python is None:
-        pytest.skip("no CPython 3.9 on this machine")
-    files = [str(path_of(m)) for m in MODULES if is_kernel_side(m)]
-    loaded = [m for m in MODULES if part_of(m) in {"core", "programs", *SHARED}]
-    names = [f"{PACKAGE}.{m}" for m in loaded if not m.endswith("__main__")]
-    script = tmp_path / "load.py"
-    script.write_text(LOAD, encoding="utf-8")
-    command = [python, "-I", "-S", "-B", "-W", "error", str(script), str(ROOT)]
-    what = json.dumps({"files": files, "names": names})
-    done = subprocess.run(command, input=what, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
@@ -17,7 +17,6 @@ from jupyter_gpugate.core.reports import (
     EndReport,
     Phase,
     RunEnd,
-    RunReport,
 )
 from jupyter_gpugate.core.requests import Basis
 from jupyter_gpugate.core.resources import (
@@ -28,7 +27,6 @@ from jupyter_gpugate.core.resources import (
 )
 from jupyter_gpugate.core.state import GateState
 from tests.kit.core_builders import (
-    BOOT,
     GPU,
     NOW,
     beat,
@@ -36,34 +34,10 @@ from tests.kit.core_builders import (
     finish,
     gate,
     grant,
-    key_of,
     request,
     start,
-    using,
 )
-
-if TYPE_CHECKING:
-    from jupyter_gpugate.core.leases import Reported
-
-FENCE: Final = 1
-LATER: Final = NOW + 10
-
-
-def made(standing: str) -> GateState:
-    """A gate whose one run stands so."""
-    if standing == "absent":
-        return gate()
-    state = gate(request())
-    if standing == "queued":
-        return state
-    if standing == "granted":
-        return apply(state, [ev.Granted(NOW, grant(fence=FENCE))])
-    state = start(state)
-    if standing == "starting":
-        return state
-    if standing == "ended":
-        return apply(state, [finish(state)])
-    return apply(state, [beat(state, phase=Phase(standing))])
+from tests.kit.transitions import EVENTS, FENCE, LATER, ended, made
 
 
 def standing_of(state: GateState) -> str:
@@ -75,43 +49,9 @@ def standing_of(state: GateState) -> str:
     return "ended" if "run" in state.ended else "absent"
 
 
-def ended(outcome: AttemptOutcome) -> ev.Finished:
-    """The end of the run's first attempt."""
-    return ev.Finished(LATER, "run", FENCE, EndReport(outcome))
-
-
-EVENTS: Final[dict[str, ev.Event]] = {
-    "requested": ev.Requested(LATER, request(), "side"),
-    "withdrawn": ev.Withdrawn(LATER, "run"),
-    "granted": ev.Granted(LATER, grant(fence=FENCE)),
-    "declined": ev.Declined(LATER, "run", FENCE, "no room on disk"),
-    "declined for good": ev.Declined(LATER, "run", FENCE, "gone", RunEnd.FAILED),
-    "started": ev.Started(LATER, "run", FENCE, key_of("run"), BOOT),
-    "running": ev.Beat(LATER, "run", FENCE, (key_of("run"),), phase=Phase.RUNNING),
-    "stopping": ev.Beat(LATER, "run", FENCE, (key_of("run"),), phase=Phase.STOPPING),
-    "measured": ev.Measured(LATER, "run", FENCE, {GPU: GB}),
-    "settled": ev.Recharged(LATER, "run", FENCE, {GPU: GB}, "settled"),
-    "overrun": ev.Recharged(LATER, "run", FENCE, {GPU: 3 * GB}, "overrun"),
-    "completed": ended(AttemptOutcome.COMPLETED),
-    "evicted": ended(AttemptOutcome.EVICTED),
-    "not started": ended(AttemptOutcome.NOT_STARTED),
-    "released": ev.Released(LATER, "run", GPU),
-    "present": ev.Present(LATER, "side"),
-    "device seen": ev.DeviceSeen(LATER, board(1)),
-    "device forgotten": ev.DeviceForgotten(LATER, GPU),
-    "driver seen": ev.DriverSeen(LATER, "550"),
-    "locked": ev.Locked(LATER, GPU, "bob", LATER + 60),
-    "unlocked": ev.Unlocked(LATER, GPU),
-    "drained": ev.DrainChanged(LATER, draining=True),
-    "verdict": ev.VerdictChanged(LATER, "run", "fit"),
-    "sedimented": ev.Sedimented(
-        LATER, Observation(request().family, request().setting, VRAM, GB, complete=True, at=0.0)
-    ),
-    "forgotten": ev.CalibrationForgotten(LATER, "ada", "eval"),
-    "same boot": ev.Restarted(LATER, BOOT),
-    "other boot": ev.Restarted(LATER, "another-boot"),
-}
 STANDINGS: Final = ("absent", "queued", "granted", "starting", "running", "stopping", "ended")
+
+
 #: Where it moves to; a pair that is not here leaves the run where it stands.
 MOVES: Final = {
     ("absent", "requested"): "queued",
@@ -279,69 +219,6 @@ def test_needs_do_not_depend_on_how_events_are_gathered() -> None:
         in_turn = apply(in_turn, [event])
     assert at_once.queue["run"].needs.on("another").basis is Basis.HINT
     assert at_once.queue == in_turn.queue
-
-
-def test_reports_only_ever_raise_a_peak() -> None:
-    """A later, smaller report lowers no peak, and the gate's own peaks survive a restart."""
-    state = made("running")
-    state = apply(state, [EVENTS["measured"], ev.Measured(LATER, "run", FENCE, {GPU: MB})])
-    assert state.leases["run"].usage[GPU].peak_bytes == GB
-
-
-def reported(state: GateState) -> Reported:
-    """The heartbeats of the run."""
-    live = state.leases["run"].live
-    assert live is not None
-    return live.reported
-
-
-def longest_episode_s(*episodes: tuple[float, int], workers: int = 1) -> float:
-    """The longest episode of a run whose heartbeats told of so many at these moments."""
-    state = start(gate(request(workers=workers, episodes=100)))
-    beats = [beat(state, at=NOW + after, episode=done) for after, done in episodes]
-    return reported(apply(state, beats)).longest_episode_s
-
-
-def test_the_longest_episode_is_known_however_many_workers_share_them() -> None:
-    """Workers that finish in turn or together have episodes of the same length."""
-    assert longest_episode_s((10, 1), (40, 2), (50, 3)) == 30
-    assert longest_episode_s((30, 1), (60, 2), (90, 3), workers=2) == 60
-    assert longest_episode_s((60, 2), (120, 4), workers=2) == 60
-
-
-def test_a_context_costs_what_the_driver_shows_beyond_the_frameworks_own_memory() -> None:
-    """The least difference that a run showed is what each of its workers' contexts cost."""
-    state = start(gate(request(workers=2)))
-    lease = state.leases["run"]
-    usage = {**lease.usage, GPU: replace(lease.usage[GPU], overhead_bytes=1000 * MB)}
-    state = replace(state, leases={"run": using(lease, usage)})
-    assert apply(state, [finish(state)]).device_overhead == {board().model: 500 * MB}
-
-
-def test_an_absurd_context_is_not_believed() -> None:
-    """A run that starts another GPU program has shown nothing about contexts: one costs 64 MB to
-    2 GB.
-    """
-    state = start(gate(request()))
-    lease = state.leases["run"]
-    for size, learned in (
-        (2 * GB + 1, {}),
-        (2 * GB, {board().model: 2 * GB}),
-        (64 * MB, {board().model: 64 * MB}),
-        (64 * MB - 1, {}),
-    ):
-        usage = {**lease.usage, GPU: replace(lease.usage[GPU], overhead_bytes=size)}
-        seen = replace(state, leases={"run": using(lease, usage)})
-        assert apply(seen, [finish(seen)]).device_overhead == learned
-
-
-def test_a_report_tells_how_long_its_supervisor_went_without_a_reading() -> None:
-    """The greatest age of a report is the longest stretch that nobody looked."""
-    state = start(gate(request()))
-    ages = [(1.0, GB), (20.0, GB), (2.0, GB), (1e9, None)]
-    beats = [beat(state, at=LATER, ram=held, ram_age_s=age) for age, held in ages]
-    assert reported(apply(state, beats)).report_gap_s == 20.0
-    assert reported(apply(state, beats)).report == RunReport(ram_age_s=1e9)
 
 
 def test_what_is_charged_elsewhere_is_added_to_the_charges() -> None:
