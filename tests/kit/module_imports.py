@@ -54,8 +54,8 @@ def imports_of(module: str) -> tuple[Import, ...]:
 
 def imports_in(node: ast.AST, module: str, *, lazy: bool) -> Iterator[Import]:
     """Yield the imports below a node of a module's syntax tree."""
+    """Yield the imports below a node of a module's syntax tree."""
     lazy = lazy or (isinstance(node, ast.If) and _is_for_types(node))
-    """The imports below a node of a module's syntax tree."""
     if isinstance(node, ast.Import):
         yield from (Import(alias.name, lazy, node.lineno) for alias in node.names)
     if isinstance(node, ast.ImportFrom):
