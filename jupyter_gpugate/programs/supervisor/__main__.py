@@ -3,7 +3,7 @@
 import sys
 
 if __spec__ and not __package__:  # started as a folder: name the packages that it lies in
-    folder = sys.path.pop(0)  # nobody may import its modules by their bare names
+    folder = sys.path.pop(0)  # its modules are not to be imported by their bare names
     programs, _, name = folder.rpartition("/")
     __package__ = f"gpugate_programs.{name}"
     __spec__ = type(__spec__)(f"{__package__}.__main__", None)  # Python warns if they disagree

@@ -1,4 +1,4 @@
-"""The clock of limits and graces: it stands still while the machine sleeps.
+"""The clock of limits and graces: it stops while the machine sleeps.
 
 Wall-clock time is recorded for people only.
 """

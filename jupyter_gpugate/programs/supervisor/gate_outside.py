@@ -40,7 +40,7 @@ def start_beside(argv: list[str], environ: dict[str, str], cwd: str, log: str) -
     output = os.open(log, flags, 0o600)
     null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # PyDLL keeps hold of the interpreter's lock, which nobody could hand to the child.
+        # PyDLL keeps hold of the interpreter's lock, which no other thread could hand to the child.
         child = ctypes.PyDLL(None).syscall(call, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
         if child == 0:
             try:

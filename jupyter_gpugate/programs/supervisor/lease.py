@@ -12,7 +12,7 @@ from .inbox import Inbox
 from .processes import Proc
 from .stop_request import StopRequest
 
-HOLD_FENCE_S = 600.0  # without any gate, an attempt that was never told to go gives up
+HOLD_FENCE_S = 600.0  # without any gate, an attempt that waits for "go" gives up
 ASK_S = 0.25  # between two looks for an answer
 LONGEST_BEAT_S, SHORTEST_BEAT_S = 30.0, 0.2
 REFUSED_BELOW = 500  # a status from here on means: ask again

@@ -19,7 +19,11 @@ class Proc(NamedTuple):
 
 def stat_fields(pid: int) -> list[bytes]:
     """Return the fields of ``/proc/PID/stat`` from the state on; empty when the process is gone."""
-    return content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    try:  # no `content`: this is read for each process of a tree again and again
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []
 
 
 def has_ended(fields: list[bytes]) -> bool:
@@ -89,7 +93,7 @@ def children_by_parent() -> dict[int, list[int]]:
 
 
 def descendants(root: int) -> Iterator[Proc]:
-    """Yield every process below ``root``, including the dead ones that nobody has waited for."""
+    """Yield every process below ``root``, including zombies."""
     lists = os.path.exists("/proc/thread-self/children")
     table = {} if lists else children_by_parent()
     todo = [root]
@@ -102,7 +106,7 @@ def descendants(root: int) -> Iterator[Proc]:
 
 
 def is_alive(one: Proc) -> bool:
-    """Whether this very process still runs; one that nobody has waited for yet does not."""
+    """Whether this very process still runs; a zombie does not."""
     fields = stat_fields(one.pid)
     return bool(fields) and int(fields[19]) == one.ticks and not has_ended(fields)
 

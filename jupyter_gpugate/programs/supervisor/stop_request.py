@@ -10,7 +10,7 @@ OUTCOMES = {"cancelled": "cancelled", "evicted": "evicted", "fenced": "lost"}
 
 
 class StopRequest:
-    """The first reason to stop that anybody gave; "" while there is none."""
+    """The reason of the first request to stop; "" while there is none."""
 
     def __init__(self, file: str) -> None:
         self.reason = ""
