@@ -26,7 +26,7 @@ from jupyter_gpugate.core.messages import MESSAGES, Go, Recorded, Verdict
 from jupyter_gpugate.programs.supervisor.cgroups import cgroup_directory
 
 PROGRAMS = Path(jupyter_gpugate.programs.__file__).parent
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 KINDS = {kind.name: kind for kind in MESSAGES}
 
 #: Stands in for the real bootstrap: runs the cell, then says that it came to its end.
