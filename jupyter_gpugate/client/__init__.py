@@ -1,4 +1,4 @@
-"""Runs in notebook kernels and terminals; may import places, proc.
+"""Runs in notebook kernels and terminals; may import core.run_spec, places, proc.
 
 The way to the gate for notebooks, terminals and scripts.
 """

@@ -12,14 +12,13 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9._-]{0,63}")
+from jupyter_gpugate.core.run_spec import FIELD, LOCK_S, LONGEST_LOCK_S, MOST_WORKERS, NAME
+
+_NAME: Final = re.compile(NAME)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([MG])i?B", re.IGNORECASE)
 _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smh])", re.IGNORECASE)
 _BYTES: Final = {"m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
-_LONGEST_LOCK_S: Final = 7200
-_MOST_WORKERS: Final = 64
-CLASSES: Final = ("urgent", "high", "normal", "batch")
 
 
 def run_name(text: str) -> str:
@@ -51,7 +50,7 @@ def duration(text: str) -> float:
 def lock_time(text: str) -> float:
     """Return the seconds that a lock is to last, 2 hours at most."""
     seconds = duration(text)
-    if seconds > _LONGEST_LOCK_S:
+    if seconds > LONGEST_LOCK_S:
         raise ArgumentTypeError(f"`{text}` is too long for a lock: 2h at most, then lock again")
     return seconds
 
@@ -64,10 +63,10 @@ def positive(text: str) -> int:
 
 
 def workers(text: str) -> int:
-    """Return a number of processes, from 1 to 64."""
+    """Return a number of processes, at most `MOST_WORKERS`."""
     number = positive(text)
-    if number > _MOST_WORKERS:
-        raise ArgumentTypeError(f"`{text}` is too many: {_MOST_WORKERS} at most")
+    if number > MOST_WORKERS:
+        raise ArgumentTypeError(f"`{text}` is too many: {MOST_WORKERS} at most")
     return number
 
 
@@ -109,15 +108,29 @@ class Option(NamedTuple):
 
     flag: str
     settings: dict[str, Any]
+    field: str = ""  # the field of a submit's body that gets its value unchanged
 
 
 def _option(flag: str, **settings: Any) -> Option:
     return Option(flag, settings)
 
 
+def _of(name: str, flag: str, **settings: Any) -> Option:
+    """Return the option that gives a field of a run, with the default or the choices of it."""
+    field = FIELD[name]
+    if field.kind is bool:
+        settings["action"] = "store_true"
+    elif field.choices:
+        settings["choices"] = field.choices
+    else:
+        settings["default"] = field.default
+    return Option(flag, {"dest": name, **settings}, name)
+
+
 #: Of every run, whether a cell or a program.
 RUN_OPTIONS: Final = (
-    _option(
+    _of(
+        "gpus",
         "--gpus",
         type=count,
         metavar="N",
@@ -141,19 +154,24 @@ RUN_OPTIONS: Final = (
         metavar="NAME=VALUE",
         help="a parameter that does not change the memory needed, such as a seed",
     ),
-    _option(
-        "--class",
-        dest="job_class",
-        choices=CLASSES,
-        help=SUPPRESS,
-    ),
+    _of("class", "--class", help=SUPPRESS),
     # Recorded, like the class: help offers neither before it has an effect.
-    _option("--evictable", action="store_true", help=SUPPRESS),
-    _option("--exclusive", action="store_true", help="no other run of yours on its GPUs"),
-    _option(
-        "--max-wait", type=duration, metavar="TIME", help="give up if it has not started by then"
+    _of("evictable", "--evictable", help=SUPPRESS),
+    _of("exclusive", "--exclusive", help="no other run of yours on its GPUs"),
+    _of(
+        "max_wait_s",
+        "--max-wait",
+        type=duration,
+        metavar="TIME",
+        help="give up if it has not started by then",
     ),
-    _option("--time-limit", type=duration, metavar="TIME", help="stop the run after this long"),
+    _of(
+        "time_limit_s",
+        "--time-limit",
+        type=duration,
+        metavar="TIME",
+        help="stop the run after this long",
+    ),
     _option(
         "--drop-env",
         type=str,
@@ -162,13 +180,13 @@ RUN_OPTIONS: Final = (
         metavar="NAME",
         help="an environment variable that the run must not see",
     ),
-    _option("--detach", action="store_true", help="do not wait for the end"),
+    _of("detach", "--detach", help="do not wait for the end"),
 )
 
 #: Of cells only.
 CELL_OPTIONS: Final = (
-    _option("--episodes", type=positive, default=1, metavar="N", help="units of work (default: 1)"),
-    _option("--workers", type=workers, default=1, metavar="N", help="processes (default: 1)"),
+    _of("episodes", "--episodes", type=positive, metavar="N", help="units of work (default: 1)"),
+    _of("workers", "--workers", type=workers, metavar="N", help="processes (default: 1)"),
     _option(
         "--input",
         type=names,
@@ -221,7 +239,7 @@ LOCK_OPTIONS: Final = (
     _option(
         "--time",
         type=lock_time,
-        default=1800.0,
+        default=float(LOCK_S),
         metavar="TIME",
         help="how long, 2h at most (default: 30m)",
     ),

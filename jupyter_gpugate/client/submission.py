@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_gpugate.client import environment
+from jupyter_gpugate.client.options import CELL_OPTIONS, RUN_OPTIONS, Option
 
 Body = dict[str, Any]
 
@@ -35,8 +36,7 @@ def cell(options: Namespace, source: str) -> Body:
         # The same function that multiprocessing uses to start its own children.
         "flags": subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined] # noqa: SLF001
         "path": module_path(),
-        "episodes": options.episodes,
-        "workers": options.workers,
+        **_values(options, CELL_OPTIONS),
         "outputs": flat(options.output),
     }
 
@@ -67,16 +67,10 @@ def flat(lists: Sequence[Sequence[str]]) -> list[str]:
 def _of_any_run(options: Namespace) -> Body:
     body = {
         "name": options.name,
-        "gpus": options.gpus,
+        **_values(options, RUN_OPTIONS),
         "parameters": dict([*options.set, *options.set_free]),
         "memory_irrelevant": [name for name, _ in options.set_free],
         "hints": _without_gaps({"vram_bytes": options.hint_vram, "ram_bytes": options.hint_ram}),
-        "class": options.job_class,
-        "evictable": options.evictable,
-        "exclusive": options.exclusive,
-        "max_wait_s": options.max_wait,
-        "time_limit_s": options.time_limit,
-        "detach": options.detach,
         "cwd": _folder(),
         "environment": _environment(options.drop_env),
         "umask": environment.umask(),
@@ -85,6 +79,11 @@ def _of_any_run(options: Namespace) -> Body:
         "idempotency_key": str(uuid.uuid4()),
     }
     return _without_gaps(body)
+
+
+def _values(options: Namespace, table: Sequence[Option]) -> Body:
+    """Return the fields of a body whose values are those of options."""
+    return {option.field: getattr(options, option.field) for option in table if option.field}
 
 
 def _without_gaps(body: Mapping[str, Any]) -> Body:

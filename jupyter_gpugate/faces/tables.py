@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Final, Optional
 
+from jupyter_gpugate.core.run_spec import MOST_WORKERS
 from jupyter_gpugate.faces import words
 from jupyter_gpugate.faces.words import Json
 
 Table = Sequence[Sequence[str]]
 
-#: No run can have more.
-MOST_WORKERS: Final = 64
 #: A cell this short is a number with its unit, and is not broken into two lines.
 _SHORT: Final = 24
 _MOST_CHARS: Final = 500

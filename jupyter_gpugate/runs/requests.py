@@ -18,35 +18,12 @@ from jupyter_gpugate.core.requests import (
     Request,
     Setting,
 )
+from jupyter_gpugate.core.run_spec import FIELDS
 from jupyter_gpugate.proc import is_token
 from jupyter_gpugate.runs.record import Refused
 
 #: The most characters of a refused value that a message repeats.
 SHOWN_CHARS = 200
-#: Fields of a body that a spec takes over as they are.
-KEPT = (
-    "name",
-    "source",
-    "argv",
-    "flags",
-    "path",
-    "umask",
-    "limits",
-    "episodes",
-    "workers",
-    "parameters",
-    "memory_irrelevant",
-    "hints",
-    "outputs",
-    "class",
-    "evictable",
-    "exclusive",
-    "max_wait_s",
-    "time_limit_s",
-    "detach",
-    "idempotency_key",
-    "kernel",
-)
 
 
 def spec_of(
@@ -67,7 +44,7 @@ def spec_of(
         "argv" if kind == "program" else "source"
     ]
     spec = {
-        **{field: body.get(field) for field in KEPT},
+        **{field.name: body.get(field.name) for field in FIELDS if field.in_spec},
         "run_id": run_id,
         "kind": kind,
         "interpreter": body.get("interpreter") or sys.executable,

@@ -18,6 +18,7 @@ from typing import Any
 from jupyter_gpugate.core.messages import HEARTBEAT_S
 from jupyter_gpugate.core.reports import AttemptOutcome
 from jupyter_gpugate.core.requests import Grant
+from jupyter_gpugate.core.run_spec import FIELDS, Field
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import RUN_MODULE, boot_id, is_token, isolation, start_ticks
 from jupyter_gpugate.runs import directory
@@ -86,26 +87,20 @@ def launch_of(
 def _of_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a supervisor needs of a run's spec."""
     return {
-        "name": spec["name"],
+        **{f.name: _value(spec, f) for f in FIELDS if f.in_launch},
+        "argv": spec.get("argv") or [],
         "submitted": spec["submitted"],
         "machine": spec.get("machine"),
         "kind": spec["kind"],
-        "interpreter": spec["interpreter"],
-        "flags": spec.get("flags") or [],
-        "argv": spec.get("argv") or [],
-        "cwd": spec["cwd"],
-        "umask": spec.get("umask"),
-        "limits": spec.get("limits") or {},
-        "path": spec.get("path"),
-        "workers": spec["workers"],
-        "episodes": spec["episodes"],
-        "parameters": spec.get("parameters") or {},
-        "inputs": spec["inputs"],
-        "outputs": spec.get("outputs") or [],
         "keeps_mask": bool(spec.get("keeps_mask")),
         "cgroups": spec.get("cgroups") or {},
-        "time_limit_s": spec.get("time_limit_s"),
     }
+
+
+def _value(spec: Mapping[str, Any], field: Field) -> Any:
+    """Return a field of a spec, or its default if the spec of an earlier version lacks it."""
+    value = spec.get(field.name)
+    return field.default if value is None else value
 
 
 def _begin(

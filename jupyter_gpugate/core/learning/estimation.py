@@ -34,8 +34,8 @@ from jupyter_gpugate.core.resources import (
     RAM,
     HolderKind,
 )
+from jupyter_gpugate.core.run_spec import MOST_WORKERS
 
-MOST_WORKERS: Final = 64
 #: An unknown run is not charged less than this, nor less than its share of a smaller resource.
 LEAST_WATCH_BYTES: Final = GB
 PRIOR_FACTOR: Final = 2
@@ -79,7 +79,7 @@ def max_workers(
     device_total: Optional[int] = None,
     ram_total: Optional[int] = None,
 ) -> Optional[int]:
-    """Find the greatest number of workers, at most 64, whose need fits every room given.
+    """Find the greatest number of workers that a run may have and whose need fits every room.
 
     ``room`` holds the measurable kinds of resource only.  0: not even one worker fits.  None:
     nothing is measurable, or on one of them nothing is known.  A hint is the author's number for

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic import BaseModel
 from tornado.web import RequestHandler
 
 from jupyter_gpugate.core.samples import ProcessKey
@@ -29,6 +30,7 @@ from jupyter_gpugate.server.http.contract import call
 from jupyter_gpugate.server.http.openapi import RUN_ID, document
 from jupyter_gpugate.server.http.pages import CardHandler, PanelHandler
 from jupyter_gpugate.server.http.polls import essence_of
+from jupyter_gpugate.server.http.run_body import RunBody
 from jupyter_gpugate.server.http.run_handlers import (
     CancelHandler,
     DetachHandler,
@@ -48,7 +50,6 @@ from jupyter_gpugate.server.http.wire import (
     NameQuery,
     QueueQuery,
     ResourceQuery,
-    RunBody,
     SamplesQuery,
     TransitionsQuery,
 )
@@ -95,7 +96,7 @@ class EstimateHandler(ApiHandler):
         self.answer(await self.gate.estimate(request))
 
     @call(shapes.EstimateAnswer, body=RunBody)
-    async def post(self, body: RunBody) -> None:
+    async def post(self, body: BaseModel) -> None:
         """The need of a run with this body."""
         request = await self.launcher.intake.request_of(body.model_dump(mode="json", by_alias=True))
         self.answer(await self.gate.estimate(request))

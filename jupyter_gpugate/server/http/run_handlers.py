@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from jupyter_gpugate.runs import reading
 from jupyter_gpugate.server.http import shapes
 from jupyter_gpugate.server.http.api import ApiHandler
@@ -24,7 +26,8 @@ from jupyter_gpugate.server.http.run_answers import (
     StoryAnswer,
     SubmitAnswer,
 )
-from jupyter_gpugate.server.http.wire import OutputQuery, PollQuery, RunBody, RunsQuery
+from jupyter_gpugate.server.http.run_body import RunBody
+from jupyter_gpugate.server.http.wire import OutputQuery, PollQuery, RunsQuery
 
 #: Clients that prefer an early answer get one after this time.
 AT_ONCE_S = 0.5
@@ -36,7 +39,7 @@ class RunsHandler(ApiHandler):
     path = "/runs"
 
     @call(shapes.SubmitAnswer, body=RunBody, statuses=(202, 200), errors=(409, 429))
-    async def post(self, body: RunBody) -> None:
+    async def post(self, body: BaseModel) -> None:
         """Queue a run; nothing is executed before the answer."""
         fields = body.model_dump(mode="json", by_alias=True)
         if self._prefers_an_answer():
@@ -45,7 +48,7 @@ class RunsHandler(ApiHandler):
         else:
             submitted = await self.launcher.intake.submit(fields)
         if submitted is None:
-            reads = self.launcher.intake.reads(body.idempotency_key)
+            reads = self.launcher.intake.reads(fields["idempotency_key"])
             self.set_status(202)
             self.answer(SubmitAnswer(None, "reading" if reads else "asking"))
             return

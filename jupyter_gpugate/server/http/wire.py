@@ -13,15 +13,17 @@ from pydantic import (
     StringConstraints,
     ValidationError,
     WithJsonSchema,
-    model_validator,
 )
+
+from jupyter_gpugate.core.run_spec import FIELD, LOCK_S, LONGEST_LOCK_S
+from jupyter_gpugate.core.run_spec import NAME as RUN_NAME
 
 BODY_LIMIT_BYTES = 256 * 1024
 ENVIRONMENT_LIMIT_BYTES = 1024 * 1024
 #: No machine has more; a larger number is a slip of the keyboard.
 MOST_BYTES = 1 << 50
 
-NAME = r"^[A-Za-z0-9_.][A-Za-z0-9._-]{0,63}$"
+NAME = f"^{RUN_NAME}$"
 TEXT = r"^[^\x00]*$"
 VARIABLE = r"^[^\x00=]+$"
 LIMIT = (
@@ -41,7 +43,6 @@ PATTERNS = {
 
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 Bytes = Annotated[int, Field(gt=0, le=MOST_BYTES)]
-Seconds = Annotated[float, Field(gt=0, le=366 * 86400, allow_inf_nan=False)]
 LimitName = Annotated[str, StringConstraints(pattern=LIMIT)]
 #: Two limits of a resource of a process; -1 is none.
 SoftAndHard = Annotated[
@@ -73,7 +74,7 @@ SystemText = Annotated[
 ]
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
     """A strict body: JSON distinguishes numbers from text, and so does its validation."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -85,14 +86,15 @@ class NoQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class HintsBody(_Body):
-    """The author's own numbers; a run without a GPU has ``gpus: 0``, not a hint of 0 bytes."""
+def bounds(name: str) -> dict[str, Any]:
+    """Return the bounds of a number, as pydantic names them."""
+    field = FIELD[name]
+    if field.kind is float:
+        return {"gt": field.least, "le": field.most, "allow_inf_nan": False}
+    return {"ge": field.least, "le": field.most}
 
-    vram_bytes: Bytes | None = None
-    ram_bytes: Bytes | None = None
 
-
-class KernelBody(_Body):
+class KernelBody(Body):
     """The submitting kernel; when it ends, its waiting runs are withdrawn."""
 
     pid: int = Field(gt=0, le=1 << 22)
@@ -101,82 +103,18 @@ class KernelBody(_Body):
     notebook: str = Field(default="", max_length=1024)
 
 
-class InputsBody(_Body):
-    """Values staged by the client under its own uid."""
-
-    names: list[Name] = []
-    staged: Text = ""
-
-
-#: One of the two, as a schema says it.
-SOURCE_OR_ARGV: dict[str, Any] = {
-    "oneOf": [
-        {"required": ["source"], "properties": {"source": {"type": "string"}}},
-        {
-            "required": ["argv"],
-            "properties": {
-                "argv": {"type": "array"},
-                "workers": {"const": 1},
-                "episodes": {"const": 1},
-            },
-        },
-    ]
-}
-
-
-class RunBody(_Body):
-    """``POST /runs``: only a name and a source or argv are needed."""
-
-    model_config = ConfigDict(json_schema_extra=SOURCE_OR_ARGV)
-
-    name: Name
-    source: str | None = None
-    argv: Annotated[list[Text], Field(min_length=1)] | None = None
-    interpreter: SystemText | None = None
-    flags: list[Text] = []
-    cwd: SystemText | None = None
-    path: list[SystemText] | None = None
-    environment: dict[Variable, SystemText] | None = None
-    umask: int | None = Field(default=None, ge=0, le=0o777)
-    limits: dict[LimitName, SoftAndHard] = {}
-    episodes: int = Field(default=1, ge=1, le=10_000_000)
-    workers: int = Field(default=1, ge=1, le=64)
-    gpus: int | None = Field(default=None, ge=0, le=64)
-    parameters: dict[Name, Text] = {}
-    memory_irrelevant: list[Text] = []
-    hints: HintsBody = HintsBody()
-    inputs: InputsBody = InputsBody()
-    outputs: list[Name] = []
-    job_class: Literal["urgent", "high", "normal", "batch"] = Field(default="normal", alias="class")
-    evictable: bool = False
-    exclusive: bool = False
-    max_wait_s: Seconds | None = None
-    time_limit_s: Seconds | None = None
-    detach: bool = False
-    idempotency_key: str = Field(default="", max_length=128)
-    kernel: KernelBody | None = None
-
-    @model_validator(mode="after")
-    def _source_or_argv(self) -> RunBody:
-        if (self.source is None) == (self.argv is None):
-            raise ValueError("must have either a source or an argv")
-        if self.argv is not None and (self.workers != 1 or self.episodes != 1):
-            raise ValueError("a program has one worker and one episode")
-        return self
-
-
-class LockBody(_Body):
+class LockBody(Body):
     """``POST /lock``: a device, or the whole machine, to be used by hand."""
 
     resource: str = Field(default="", max_length=128)
-    seconds: float = Field(default=1800, gt=0, le=7200)
+    seconds: float = Field(default=LOCK_S, gt=0, le=LONGEST_LOCK_S)
     kernel: KernelBody | None = None
     visible: str | None = Field(
         default=None, max_length=4096, description="The caller's `CUDA_VISIBLE_DEVICES`."
     )
 
 
-class DrainBody(_Body):
+class DrainBody(Body):
     """``POST /drain``."""
 
     reason: str = Field(default="", max_length=200)
@@ -251,9 +189,9 @@ class EstimateQuery(NoQuery):
     """The newest run of a name, unchanged or varied."""
 
     name: Name
-    workers: int | None = Field(default=None, ge=1, le=64)
-    gpus: int | None = Field(default=None, ge=0, le=64)
-    episodes: int | None = Field(default=None, ge=1, le=10_000_000)
+    workers: Annotated[int, Field(**bounds("workers"))] | None = None
+    gpus: Annotated[int, Field(**bounds("gpus"))] | None = None
+    episodes: Annotated[int, Field(**bounds("episodes"))] | None = None
 
 
 class ForgetQuery(NoQuery):
@@ -299,11 +237,11 @@ PLAIN = {
 
 #: Fields whose values an error may repeat.  Any other may hold a secret, by its nature or by a slip
 #: of the hand.
-SHOWN = frozenset({
-    "name", "class", "episodes", "workers", "gpus", "umask", "limits", "hints", "evictable",
-    "exclusive", "max_wait_s", "time_limit_s", "detach", "seconds", "resource", "stop_runs",
-    "wait", "inputs", "status", "sort", "limit", "from", "after", "since", "forget",
-})  # fmt: skip
+SHOWN = frozenset(name for name, field in FIELD.items() if field.kind) | {
+    "name", "limits", "hints", "inputs",
+    "seconds", "resource", "stop_runs", "wait", "status", "sort", "limit", "from", "after", "since",
+    "forget",
+}  # fmt: skip
 SHOWN_CHARS = 100
 
 

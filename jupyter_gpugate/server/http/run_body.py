@@ -1,0 +1,108 @@
+"""The body of a submit: the fields of `core/run_spec.py`, each with its type."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+from jupyter_gpugate.core.run_spec import FIELD
+from jupyter_gpugate.server.http.wire import (
+    Body,
+    Bytes,
+    KernelBody,
+    LimitName,
+    Name,
+    SoftAndHard,
+    SystemText,
+    Text,
+    Variable,
+    bounds,
+)
+
+
+class HintsBody(Body):
+    """The author's own numbers; a run without a GPU has ``gpus: 0``, not a hint of 0 bytes."""
+
+    vram_bytes: Bytes | None = None
+    ram_bytes: Bytes | None = None
+
+
+class InputsBody(Body):
+    """Values staged by the client under its own uid."""
+
+    names: list[Name] = Field(default=[])
+    staged: Text = ""
+
+
+#: One of the two, as a schema says it.
+SOURCE_OR_ARGV: dict[str, Any] = {
+    "oneOf": [
+        {"required": ["source"], "properties": {"source": {"type": "string"}}},
+        {
+            "required": ["argv"],
+            "properties": {
+                "argv": {"type": "array"},
+                "workers": {"const": 1},
+                "episodes": {"const": 1},
+            },
+        },
+    ]
+}
+
+
+class _SourceOrArgv(Body):
+    """The rules that concern more than one field."""
+
+    model_config = ConfigDict(json_schema_extra=SOURCE_OR_ARGV)
+
+    @model_validator(mode="after")
+    def _source_or_argv(self) -> _SourceOrArgv:
+        run = dict(self)
+        if (run["source"] is None) == (run["argv"] is None):
+            raise ValueError("must have either a source or an argv")
+        if run["argv"] is not None and (run["workers"] != 1 or run["episodes"] != 1):
+            raise ValueError("a program has one worker and one episode")
+        return self
+
+
+#: The types of those fields of a run that are more than a number, a switch or a choice.
+TYPES: dict[str, Any] = {
+    "name": Name,
+    "source": str | None,
+    "argv": Annotated[list[Text], Field(min_length=1)] | None,
+    "interpreter": SystemText | None,
+    "flags": list[Text],
+    "cwd": SystemText | None,
+    "path": list[SystemText] | None,
+    "environment": dict[Variable, SystemText] | None,
+    "limits": dict[LimitName, SoftAndHard],
+    "parameters": dict[Name, Text],
+    "memory_irrelevant": list[Text],
+    "hints": HintsBody,
+    "inputs": InputsBody,
+    "outputs": list[Name],
+    "idempotency_key": Annotated[str, Field(max_length=128)],
+    "kernel": KernelBody | None,
+}
+
+
+def _declared(name: str) -> tuple[Any, Any]:
+    """Return the type of a field of a run and its default."""
+    field = FIELD[name]
+    if field.kind is None:
+        kind = TYPES[name]
+        return kind, kind() if kind in {HintsBody, InputsBody} else field.default
+    if field.choices:
+        return Literal[field.choices], field.default
+    kind = field.kind if field.most is None else Annotated[field.kind, Field(**bounds(name))]
+    return kind | None if field.default is None else kind, field.default
+
+
+_DECLARED: dict[str, Any] = {name: _declared(name) for name in FIELD}
+RunBody: type[BaseModel] = create_model(
+    "RunBody",
+    __base__=_SourceOrArgv,
+    __doc__="``POST /runs``: only a name and a source or argv are needed.",
+    **_DECLARED,
+)
