@@ -18,7 +18,7 @@ from jupyter_gpugate.proc import stat_of
 
 #: A supervisor checks several times a second, but not when it is about to end.
 TAKEN_S: Final = 15.0
-_PROGRAM: Final = b"/gpugate_programs/supervisor"
+_PROGRAM: Final = b"/gpugate_programs/supervisor/__main__.py"
 #: Of runs that an earlier version has started: a copy in the attempt's directory.
 _EARLIER: Final = b"/supervisor.py"
 

@@ -180,13 +180,17 @@ class WithdrawHandler(LeaseHandler):
 
     async def post(self) -> None:
         message = self.read(WithdrawMessage)
-        lease = self.gate.state.leases.get(message.run_id)
-        if lease is not None and lease.live is not None:
+        if not self._is_live(message.run_id):
+            event = ev.Withdrawn(self.gate.now(), message.run_id, message.end, message.reason)
+            await self.gate.record(event)
+        if self._is_live(message.run_id):  # perhaps it has started in the very same tick
             self.fail(409, "state", "the run has started; stop it instead")
             return
-        event = ev.Withdrawn(self.gate.now(), message.run_id, message.end, message.reason)
-        await self.gate.record(event)
         self.reply(message, Gone())
+
+    def _is_live(self, run_id: str) -> bool:
+        lease = self.gate.state.leases.get(run_id)
+        return lease is not None and lease.live is not None
 
 
 class DeclineHandler(LeaseHandler):

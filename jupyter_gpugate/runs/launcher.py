@@ -57,7 +57,14 @@ class Launcher:
             gate, tasks, addresses=way.addresses, grace_s=grace_s, programs=programs, log=log
         )
         submissions = Submissions(
-            self.inventory, gate, tasks, owner=owner, root=root, machine=machine, cache=cache
+            self.inventory,
+            gate,
+            tasks,
+            owner=owner,
+            root=root,
+            machine=machine,
+            programs=programs,
+            cache=cache,
         )
         self._presence = Presence(
             self.inventory,

@@ -6,10 +6,12 @@ write there.  Python keeps the compiled files in it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
 import secrets
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 import jupyter_gpugate.programs
-from jupyter_gpugate.places import OPEN, check_private
+from jupyter_gpugate.places import WRITABLE, check_private
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import Torn, opened, own_root
 from jupyter_gpugate.runs.ids import RUN_ID
@@ -38,6 +40,9 @@ _SOURCE: Final = Path(jupyter_gpugate.programs.__file__).parent
 _DIGEST: Final = re.compile(r"[0-9a-f]{16}")
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
+#: Errors of a rename to a place that something else has.
+_TAKEN: Final = {errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY}
+
 #: Contents of files by their names, by the folder that they are in; "" is the top.
 Files = Mapping[str, Mapping[str, bytes]]
 
@@ -50,6 +55,7 @@ class Programs:
         self._place = runs / FOLDER
         self._files = _installed()  # read once: after an upgrade the disk has another version
         self.digest = _digest(self._files)
+        self._lock = threading.Lock()
 
     def ready(self) -> Path:
         """Return the folder of the programs; write it if it is missing or damaged.
@@ -59,8 +65,9 @@ class Programs:
         own_root(self._runs)
         own_root(self._place)
         copy = self._place / self.digest
-        if not _is_whole(copy, self._files):
-            self._write(copy)
+        with self._lock:  # starts come from several threads
+            if not _is_whole(copy, self._files):
+                self._write(copy)
         os.utime(copy)  # in use: see `remove_unused`
         return copy / PACKAGE
 
@@ -80,16 +87,18 @@ class Programs:
 
     def _write(self, copy: Path) -> None:
         draft = copy.with_name(f".new-{copy.name}-{secrets.token_hex(4)}")
+        damaged: list[Path] = []
         try:
             _fill(draft, self._files)
-            try:
-                draft.rename(copy)
-            except OSError:  # its place is taken
-                if not _is_whole(copy, self._files):  # or else another process was faster
-                    remove_at_once(copy)
-                    draft.rename(copy)
+            while not _appeared(draft, copy) and not _is_whole(copy, self._files):
+                # Live runs load from it: another one is in its place before the files go.
+                damaged.append(copy.with_name(f".gone-{copy.name}-{secrets.token_hex(4)}"))
+                with suppress(FileNotFoundError):
+                    copy.rename(damaged[-1])
         finally:
             remove_tree(draft)
+            for aside in damaged:
+                remove_at_once(aside)
 
 
 def _installed() -> Files:
@@ -110,17 +119,31 @@ def _digest(files: Files) -> str:
 
 
 def _is_whole(copy: Path, files: Files) -> bool:
-    """Return whether a copy holds these very files, and is closed to other users.
+    """Return whether a copy holds these very files, and no other user can write to it.
 
-    A folder that was open to others may hold compiled files of theirs.
+    A folder that others could write to may hold compiled files of theirs.
     """
     try:
-        check_private(copy, OPEN, follow=False)
+        check_private(copy, WRITABLE, follow=False)
         for folder, contents in files.items():
+            check_private(copy / PACKAGE / folder, WRITABLE, follow=False)
+            with suppress(FileNotFoundError):
+                check_private(copy / PACKAGE / folder / "__pycache__", WRITABLE, follow=False)
             with opened(copy, PACKAGE, *Path(folder).parts) as inside:
                 if any(inside.read(name) != content for name, content in contents.items()):
                     return False
     except (OSError, Torn):
+        return False
+    return True
+
+
+def _appeared(draft: Path, copy: Path) -> bool:
+    """Rename a finished draft to its place; return False where that is taken."""
+    try:
+        draft.rename(copy)
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
         return False
     return True
 
@@ -137,19 +160,28 @@ def _fill(draft: Path, files: Files) -> None:
 
 
 def _digests(place: Path) -> list[str]:
-    return sorted(filter(_DIGEST.fullmatch, os.listdir(place)))  # noqa: PTH208 - names are wanted
+    """The versions in the folder of the copies, which may hold files of others."""
+    names = sorted(filter(_DIGEST.fullmatch, os.listdir(place)))  # noqa: PTH208 - names are wanted
+    return [name for name in names if (place / name / PACKAGE).is_dir()]
 
 
 def _used(runs: Path) -> Iterator[str]:
     """Yield the versions that unfinished runs use; raise `Torn` where that cannot be read."""
     for run_id in filter(RUN_ID.fullmatch, os.listdir(runs)):  # noqa: PTH208 - names are wanted
         run = runs / run_id
+        if any(_is_closed(folder) for folder in (run, run / "attempts")):
+            raise Torn(f"{run} cannot be read")
         attempt = directory.newest_attempt(run) if directory.may_be_unfinished(run) else 0
         if attempt:
             launch = directory.launch_of(run / "attempts" / str(attempt))
             if launch is None:
                 raise Torn(f"{run}: launch.json cannot be read")
             yield str(launch.get("programs"))
+
+
+def _is_closed(folder: Path) -> bool:
+    """Whether a folder is there that cannot be listed, because its run has changed its mode."""
+    return folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK)
 
 
 def _is_abandoned(copy: Path) -> bool:

@@ -106,8 +106,10 @@ def _value(spec: Mapping[str, Any], field: Field) -> Any:
 def _begin(
     record: Record, attempt: int, launch: Mapping[str, Any], programs: Programs
 ) -> ProcessKey:
+    programs.ready()  # where that fails, as on a full disk, nothing else is begun
     path = directory.create_attempt(record.path, attempt, launch, record.spec.get("source"))
-    supervisor = programs.ready() / "supervisor"  # now that launch.json says that it is used
+    # Once more, now that launch.json says that they are used: nobody removes them any more.
+    supervisor = programs.ready() / "supervisor" / "__main__.py"
     # The boundary between "asked for" and "alive": the fence in launch.json and the mark in the
     # environment find a supervisor again whose starter died right here.
     environ = {**_own_environment(os.environ), "GPUGATE_RUN_ID": record.run_id}

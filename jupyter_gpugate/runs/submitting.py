@@ -27,6 +27,7 @@ from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient
 from jupyter_gpugate.runs.life import QUEUED, Life
 from jupyter_gpugate.runs.machine import Machine
+from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import Record, Refused
 from jupyter_gpugate.runs.removal import remove_run
 from jupyter_gpugate.runs.requests import environment_of, request_of, spec_of
@@ -52,11 +53,13 @@ class Submissions:
         owner: str,
         root: Path,
         machine: Machine,
+        programs: Programs,
         cache: Path | None = None,
     ) -> None:
         self._inventory = inventory
         self._records = inventory.records
         self._machine = machine
+        self._programs = programs
         self._gate = gate
         self._tasks = tasks
         self._runs = inventory.root
@@ -123,6 +126,7 @@ class Submissions:
         spec["machine"] = self._machine.to_json()
         summary = _first_summary(spec)
         try:
+            await asyncio.to_thread(self._programs.ready)  # without them no run can start
             path = await asyncio.to_thread(
                 directory.create, self._runs, run_id, spec, environ, summary, spec["staged"]
             )

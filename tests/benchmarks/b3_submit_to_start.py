@@ -190,7 +190,7 @@ class _ByHand:
     def start(self, mark: Path) -> Callable[[], bool]:
         attempt, launch = self._attempt(mark)
         program = self._programs / launch["programs"] / "gpugate_programs" / "supervisor"
-        return self._started(program, attempt)
+        return self._started(program / "__main__.py", attempt)
 
     def start_single_files(self, mark: Path) -> Callable[[], bool]:
         attempt, _ = self._attempt(mark)

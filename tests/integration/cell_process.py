@@ -118,7 +118,7 @@ class Worker:
             "IPYTHONDIR": str(run.directory / "ipython"),
         }
         self.process = subprocess.Popen(
-            [run.interpreter, str(run.program), str(directory), str(index)],
+            [run.interpreter, str(run.program / "__main__.py"), str(directory), str(index)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -166,8 +166,9 @@ class Attempt:
         """Start the supervisor as the run side does, in a session of its own."""
         (self.path.parents[1] / "env.json").write_text(json.dumps(self.environment))
         (self.path / "launch.json").write_text(json.dumps(self.launch))
+        supervisor = str(self.programs / "supervisor" / "__main__.py")
         self.process = subprocess.Popen(
-            [*before, python, "-I", "-S", *flags, str(self.programs / "supervisor"), "."],
+            [*before, python, "-I", "-S", *flags, supervisor, "."],
             cwd=self.path,
             env={},
             stdin=subprocess.DEVNULL,

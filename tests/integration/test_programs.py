@@ -5,24 +5,30 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jupyter_gpugate.runs.launcher import Launcher
 from jupyter_gpugate.runs.programs import Programs
+from jupyter_gpugate.runs.record import Refused
 from tests.integration.cell_process import other_interpreters
 from tests.integration.run_side import GateOfRuns, program, run_side, served, until
 from tests.integration.supervisor_process import attempts, python
 
 
-async def completed(side: Launcher, gate: GateOfRuns, fence: int) -> Path:
-    """Run a program to its end; return its attempt."""
-    run_id, _ = await side.intake.submit(program("pass"))
+async def completed(
+    side: Launcher, gate: GateOfRuns, fence: int, body: Mapping[str, Any] | None = None
+) -> Path:
+    """Run a program, or what is in ``body``, to its end; return its attempt."""
+    run_id, _ = await side.intake.submit(body or program("pass"))
     gate.grant(run_id, fence)
     record = side.records.known(run_id)
     await record.end.wait()
-    assert record.summary["end"] == "completed"
+    assert record.summary["end"] == "completed", str(record.summary)
     gate.take_back(fence)
     return record.attempt_path
 
@@ -48,7 +54,7 @@ def test_a_supervisor_runs_from_the_copy_that_its_instructions_name(
         copy = tmp_path / "runs" / "programs" / launch["programs"] / "gpugate_programs"
         assert record.life.supervisor is not None
         words = command_of(record.life.supervisor.pid)
-        assert words[-2:] == [str(copy / "supervisor"), str(record.attempt_path)]
+        assert words[-2:] == [str(copy / "supervisor" / "__main__.py"), str(record.attempt_path)]
         assert not list(record.attempt_path.glob("*.py"))
         await side.orders.cancel(run_id)
 
@@ -63,9 +69,64 @@ def test_all_runs_of_a_version_share_what_python_compiles(gate: GateOfRuns, tmp_
     async def test() -> None:
         await completed(side, gate, 1)
         compiled = {path: path.stat().st_mtime_ns for path in programs.rglob("*.pyc")}
-        assert {path.name.partition(".")[0] for path in compiled} >= {"__main__", "main"}
+        assert {path.name.partition(".")[0] for path in compiled} >= {"main", "crew"}
         await completed(side, gate, 2)
         assert {path: path.stat().st_mtime_ns for path in programs.rglob("*.pyc")} == compiled
+
+    served(side, test)
+
+
+@pytest.mark.parametrize("what", ["argv", "source"])
+def test_compiled_files_that_were_cut_short_are_compiled_anew(
+    gate: GateOfRuns, tmp_path: Path, what: str
+) -> None:
+    """A disk that was full when Python wrote them stops no later run, of a program or of a cell."""
+    side = run_side(gate.path, tmp_path)
+    body = {**program("pass"), "interpreter": sys.executable}
+    cell = {"argv": None, "source": "import multiprocessing as mp; mp.get_context('spawn')"}
+
+    async def test() -> None:
+        for fence in (1, 2):
+            await completed(side, gate, fence, body if what == "argv" else {**body, **cell})
+            for path in (tmp_path / "runs" / "programs").rglob("*.pyc"):
+                path.write_bytes(path.read_bytes()[:-40])
+
+    served(side, test)
+
+
+def test_a_run_is_refused_at_once_where_its_programs_cannot_be_kept(
+    gate: GateOfRuns, tmp_path: Path
+) -> None:
+    """A folder that others can write to is reported by the submit, which leaves nothing behind."""
+    side = run_side(gate.path, tmp_path)
+
+    async def test() -> None:
+        (tmp_path / "runs" / "programs").mkdir(parents=True)
+        (tmp_path / "runs" / "programs").chmod(0o777)
+        with pytest.raises(Refused, match="programs is open to others") as refused:
+            await side.intake.submit(program("pass"))
+        assert refused.value.status == 503
+        assert not list((tmp_path / "runs").glob("2*"))
+
+    served(side, test)
+
+
+def test_a_start_that_fails_for_want_of_its_programs_leaves_no_attempt(
+    gate: GateOfRuns, tmp_path: Path
+) -> None:
+    """While the copy cannot be written, however often it is tried, nothing else is."""
+    side = run_side(gate.path, tmp_path)
+
+    async def test() -> None:
+        run_id, _ = await side.intake.submit(program("pass"))
+        (tmp_path / "runs" / "programs").chmod(0o777)
+        gate.grant(run_id, 1)
+        record = side.records.known(run_id)
+        await record.end.wait()
+        assert record.summary["end"] == "failed"
+        assert not (record.path / "attempts").exists() or not list(
+            (record.path / "attempts").iterdir()
+        )
 
     served(side, test)
 

@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from jupyter_gpugate.runs import removal, staging
 from tests.kit.run_directories import (
+    as_plain_user,
     make,
     names,
 )
@@ -112,25 +112,3 @@ def test_a_link_in_the_place_of_a_run_is_removed_and_not_followed(
     assert removal.remove_run(run) == ""
     assert names(root) == []
     assert "inputs" in names(tmp_path / "elsewhere")
-
-
-def as_plain_user(place: Path, call: Callable[[], str]) -> str:
-    """Call something as a user whom permissions bind, to whom all below ``place`` belongs."""
-    if os.geteuid() != 0:
-        return call()
-    for path in (place, *place.rglob("*")):
-        os.chown(path, 12345, 12345, follow_symlinks=False)
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setresuid(12345, 12345, 12345)
-            os.write(write, call().encode())
-        except BaseException as error:  # noqa: BLE001 - told to the parent
-            os.write(write, repr(error).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    os.waitpid(child, 0)
-    with os.fdopen(read) as told:
-        return told.read()

@@ -6,14 +6,15 @@ import json
 import os
 import shutil
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from jupyter_gpugate.runs import directory, programs
 from jupyter_gpugate.runs.programs import Programs
-from jupyter_gpugate.runs.removal import ABANDONED_S
-from tests.kit.run_directories import RUN_ID, make, modes, names
+from jupyter_gpugate.runs.removal import ABANDONED_S, remove_at_once
+from tests.kit.run_directories import RUN_ID, as_plain_user, make, modes, names
 
 OTHER = "0123456789abcdef"
 
@@ -202,3 +203,63 @@ def test_a_run_of_the_former_layout_uses_no_copy(root: Path) -> None:
     Programs(root).remove_unused()
     assert not other.exists()
     assert stat.S_ISDIR(attempt.lstat().st_mode)
+
+
+def test_many_starts_mend_a_damaged_copy_together(root: Path) -> None:
+    """A copy that a power cut has torn is written again once, and no start fails of it."""
+    sides = [Programs(root), Programs(root)]
+    for _ in range(20):
+        copy = sides[0].ready()
+        (copy / "supervisor" / "main.py").write_text("torn")
+        with ThreadPoolExecutor(8) as pool:
+            starts = [pool.submit(side.ready) for side in sides * 4]
+        assert {start.result() for start in starts} == {copy}
+        assert names(root / "programs") == [sides[0].digest]
+
+
+def test_a_damaged_copy_is_replaced_before_its_files_go(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A live run whose cell starts processes finds its programs while they are mended."""
+    made, seen = Programs(root), []
+    copy = made.ready()
+    (copy / "worker" / "main.py").write_text("torn")
+
+    def removed(path: Path) -> str:
+        seen.append(programs._is_whole(copy.parent, made._files))
+        return remove_at_once(path)
+
+    monkeypatch.setattr("jupyter_gpugate.runs.programs.remove_at_once", removed)
+    made.ready()
+    assert seen == [True]
+
+
+def test_what_others_may_read_is_not_written_again(root: Path) -> None:
+    """The programs are no secret; on some file systems every folder can be read by everybody."""
+    made = Programs(root)
+    written = inodes(made.ready())
+    for path in (root / "programs").rglob("*"):
+        path.chmod(0o755)
+    assert inodes(made.ready()) == written
+
+
+@pytest.mark.parametrize("closed", ["run", "attempts"])
+def test_a_version_stays_while_a_run_keeps_others_out_of_its_directory(
+    root: Path, closed: str
+) -> None:
+    """A run that has closed its own directory may be live, and may use any version."""
+    other = other_version(root)
+    attempt = use(root, OTHER)
+    (attempt.parents[1] if closed == "run" else attempt.parent).chmod(0)
+    as_plain_user(root.parent, lambda: str(Programs(root).remove_unused()))
+    assert other.exists()
+
+
+def test_a_folder_of_somebody_else_is_not_taken_for_a_version(root: Path) -> None:
+    """The folder of the runs may hold other files, and ``programs`` is a common name."""
+    thesis = root / "programs" / OTHER / "thesis.txt"
+    thesis.parent.mkdir(parents=True)
+    thesis.write_text("mine")
+    os.utime(thesis.parent, (0, 0))
+    assert Programs(root).remove_unused() == []
+    assert thesis.exists()

@@ -96,7 +96,7 @@ class Crew:
         argv = list(launch["argv"])
         if launch["kind"] == "cell":
             environment = {**environment, "GPUGATE_MARK": os.urandom(8).hex()}
-            worker = os.path.join(PROGRAMS, "worker")
+            worker = os.path.join(PROGRAMS, "worker", "__main__.py")
             program = [worker, self._attempt.path, environment["GPUGATE_WORKER"]]
             argv = [launch["interpreter"], *launch["flags"], *program]
 
