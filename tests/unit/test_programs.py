@@ -8,6 +8,7 @@ import shutil
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -244,15 +245,15 @@ def test_what_others_may_read_is_not_written_again(root: Path) -> None:
 
 
 @pytest.mark.parametrize("closed", ["run", "attempts"])
-def test_a_version_stays_while_a_run_keeps_others_out_of_its_directory(
-    root: Path, closed: str
-) -> None:
+def test_a_version_stays_while_a_run_keeps_others_out_of_its_directory(closed: str) -> None:
     """A run that has closed its own directory may be live, and may use any version."""
-    other = other_version(root)
-    attempt = use(root, OTHER)
-    (attempt.parents[1] if closed == "run" else attempt.parent).chmod(0)
-    as_plain_user(root.parent, lambda: str(Programs(root).remove_unused()))
-    assert other.exists()
+    with TemporaryDirectory() as place:  # every user can get there
+        root = Path(place) / "runs"
+        other = other_version(root)
+        attempt = use(root, OTHER)
+        (attempt.parents[1] if closed == "run" else attempt.parent).chmod(0)
+        assert as_plain_user(Path(place), lambda: str(Programs(root).remove_unused())) == "[]"
+        assert other.exists()
 
 
 def test_a_folder_of_somebody_else_is_not_taken_for_a_version(root: Path) -> None:
