@@ -128,12 +128,14 @@ def test_a_fork_bomb_is_stopped(make: Make, has_cgroup: bool) -> None:
     assert attempt.tagged() == []
 
 
-def test_a_bomb_at_its_limit_is_stopped(make: Make) -> None:
+@pytest.mark.parametrize("rest_s", [0, 0.005], ids=["without rest", "resting"])
+def test_a_bomb_at_its_limit_is_stopped(make: Make, rest_s: float) -> None:
     """Processes that fill every free place end; their supervisor outlives the shortage."""
     bomb = (
-        "import os, signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "words = [b'out\\n']\n"
         "while True:\n  try: os.fork()\n  except OSError:\n    if words: os.write(1, words.pop())\n"
+        f"    time.sleep({rest_s})\n"
     )
     with limited_cgroup("pids", {"pids.max": 100}, {"pids.max": 100}) as into:
         before = (*into, *without_cgroups())

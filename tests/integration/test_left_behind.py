@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.supervisor_process import Attempt, Make, python, until
+from tests.kit.controlled_runs import waits_for
 
 
 def warnings(attempt: Attempt) -> list[str]:
@@ -136,14 +137,19 @@ def test_a_cancel_names_what_it_cannot_reach(make: Make, tmp_path: Path, name: s
     assert warning.startswith(name)
 
 
-def test_files_that_are_left_in_memory_are_named(make: Make) -> None:
+def test_files_that_are_left_in_memory_are_named(make: Make, tmp_path: Path) -> None:
     """What a run leaves in shared memory takes RAM after its end, and it says where."""
     path = Path("/dev/shm", f"gpugate-test-{os.getpid()}")  # noqa: S108 - this is about it
     if not path.parent.is_dir():
         pytest.skip("needs /dev/shm")
     try:
-        code = f"open({str(path)!r}, 'wb').write(bytes(64 << 20)); import time; time.sleep(0.7)"
+        release = tmp_path / "release"
+        code = f"open({str(path)!r}, 'wb').write(bytes(64 << 20))\n{waits_for(release)}"
         attempt = make(argv=python(code)).start()
+        attempt.gate.wait_for(
+            "heartbeat", lambda beat: (beat["report"]["ram_held_bytes"] or 0) > 64 << 20
+        )
+        release.touch()
         assert attempt.end()["outcome"] == "completed"
         [warning] = warnings(attempt)
         assert str(path) in warning

@@ -126,8 +126,11 @@ class ReaderProcess:
             self._process.kill()
 
     async def wait(self) -> None:
-        """Wait until the child is gone."""
+        """Wait until the child is gone, and close its pipes."""
         await self._process.wait()
+        # They may be open still: the end of a process is reported before that of its output.
+        self._process._transport.close()  # type: ignore[attr-defined] # noqa: SLF001
+        await asyncio.sleep(0)
 
     async def _ask(self) -> bytes:
         self._asked += 1

@@ -92,6 +92,10 @@ def children_by_parent() -> dict[int, list[int]]:
     return table
 
 
+#: How often to look for processes that were started while the others were being stopped.
+STOPPING_ROUNDS = 20
+
+
 def descendants(root: int) -> Iterator[Proc]:
     """Yield every process below ``root``, including zombies."""
     lists = os.path.exists("/proc/thread-self/children")
@@ -133,7 +137,19 @@ def send(one: Proc, number: int) -> bool:
 
 
 def kill_descendants(root: int) -> None:
-    """Send every process below ``root`` SIGKILL; to be repeated, since they fork meanwhile."""
+    """Send every process below ``root`` SIGKILL; to be repeated, since they may fork meanwhile.
+
+    They are stopped first.  Processes that fill every free place would otherwise replace each one
+    that is killed, for as long as they are faster than this one.
+    """
+    stopped: set[Proc] = set()
+    for _ in range(STOPPING_ROUNDS):
+        new = {one for one in descendants(root) if one not in stopped}
+        if not new:
+            break
+        for one in new:
+            send(one, signal.SIGSTOP)
+        stopped |= new
     for one in descendants(root):
         send(one, signal.SIGKILL)
 
