@@ -20,10 +20,12 @@ try:
 except (EOFError, TypeError, ValueError):
     # A full disk has cut a compiled file short, which Python does not notice when it writes it.
     import os
+    from contextlib import suppress
 
     for place, _folders, names in os.walk(__file__.rpartition("/")[0].rpartition("/")[0]):
         for file in names if place.endswith("/__pycache__") else ():
-            os.unlink(f"{place}/{file}")
+            with suppress(FileNotFoundError):  # another supervisor was faster
+                os.unlink(f"{place}/{file}")
     from .main import main
 
 main()

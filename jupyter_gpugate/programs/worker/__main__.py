@@ -33,10 +33,12 @@ def _program() -> Callable[[Any], None]:
 def _remove_compiled() -> None:
     """Remove the compiled files: a full disk cuts them short, and Python does not notice."""
     import os
+    from contextlib import suppress
 
     for place, _, names in os.walk(__file__.rpartition("/")[0].rpartition("/")[0]):
         for file in names if place.endswith("/__pycache__") else ():
-            os.unlink(f"{place}/{file}")  # noqa: PTH108 - pathlib may not be loaded yet
+            with suppress(FileNotFoundError):  # another worker was faster
+                os.unlink(f"{place}/{file}")  # noqa: PTH108 - pathlib may not be loaded yet
 
 
 _no_files, sys.dont_write_bytecode = sys.dont_write_bytecode, False  # this folder keeps them
