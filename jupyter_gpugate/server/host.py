@@ -251,13 +251,24 @@ class Host:
         doors.open(self._claim.listener)
         self._doors = doors
         self._claim.record(doors.path)
-        minding = asyncio.create_task(self._mind(doors))
+        minding = asyncio.create_task(self._mind(doors, gate))
         self._held.callback(minding.cancel)
 
-    async def _mind(self, doors: Doors) -> None:
-        """Make sure that the gate can be found, even if its socket or records are removed."""
+    async def _mind(self, doors: Doors, gate: GateLoop) -> None:
+        """Make sure that the gate can be found, even if its socket or records are removed.
+
+        With a tick, so that an idle gate does not wake once more; without, where none comes.
+        """
+        ticked = asyncio.Event()
+        gate.listeners.append(ticked.set)
+        looked_at = awake_time()
         while True:
-            await asyncio.sleep(LOOK_S)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(ticked.wait(), 2 * LOOK_S)
+            ticked.clear()
+            if awake_time() - looked_at < 0.9 * LOOK_S:
+                continue
+            looked_at = awake_time()
             try:
                 doors.look()
                 self._claim.renew(doors.path)
