@@ -33,7 +33,7 @@ from jupyter_gpugate.core.requests import Grant, Request
 from jupyter_gpugate.gate.door import Door
 from jupyter_gpugate.gate.known_gpus import come_to_know_gpus, default_gpus
 from jupyter_gpugate.gate.lease_handler import LeaseHandler
-from jupyter_gpugate.gate.loop import GateLoop
+from jupyter_gpugate.gate.loop import LONGEST_PAUSE_S, GateLoop
 from jupyter_gpugate.gate.supervisor_api import SUPERVISOR_HANDLERS
 
 #: The characters of a folder name.
@@ -129,7 +129,8 @@ class PresenceHandler(LeaseHandler):
             if news or left <= 0 or self._misses_a_run(message):
                 self.reply(message, news)
                 return
-            await self.gate.changed(version, min(left, PRESENCE_S))
+            # With the first tick after the deadline, so that an idle gate does not wake once more.
+            await self.gate.changed(version, left + LONGEST_PAUSE_S)
 
     def _misses_a_run(self, message: PresenceMessage) -> bool:
         """A run was queued since: its run side is to ask again with it on the list."""

@@ -106,6 +106,8 @@ class Inventory:
                 self.records.remove(run_id)
             new = [run_id for run_id in there if run_id not in self.records]
             old = [record.run_id for record in self.records.elsewhere()]
+            if not new and not old:
+                return  # as a rule: an idle gate does not wake a thread for it
             scan = await asyncio.to_thread(self._scanner.scan, [*new, *old])
             for record in map(self._record_of, (f for f in scan.runs if not f.here)):
                 if record.status == ENDED:
