@@ -19,6 +19,7 @@ from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.runs import directory, events
 from jupyter_gpugate.runs import life as lf
 from jupyter_gpugate.runs.cgroup import Cgroup
+from jupyter_gpugate.runs.folder import Torn
 from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient
 from jupyter_gpugate.runs.lifecycle import GONE, REQUEUED, STILL_THERE
 from jupyter_gpugate.runs.processes import ended, kill_all, send
@@ -124,7 +125,11 @@ class Attempts:
     async def _begin(self, record: Record, action: lf.Start) -> None:
         """Start the supervisor; if the disk is full, try again for a while."""
         grant, digest = action.grant, self._programs.digest
-        launch = launch_of(record, grant, self._addresses(), self._grace_s, digest)
+        try:
+            launch = launch_of(record, grant, self._addresses(), self._grace_s, digest)
+        except Torn as torn:
+            await self.handle(record, lf.NotBegun(f"cannot be started: {torn}", passing=False))
+            return
         until = time.monotonic() + TRIES_S
         while True:
             work = begin(record, grant.attempt, launch, self._programs)

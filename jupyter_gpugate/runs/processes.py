@@ -15,6 +15,7 @@ from typing import Protocol
 
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import start_ticks, stat_of
+from jupyter_gpugate.programs.supervisor.processes import stop_then_kill
 
 #: Rounds of killing; each takes in what was forked during the last.
 ROUNDS = 50
@@ -122,16 +123,26 @@ async def kill_all(
 ) -> list[ProcessKey]:
     """Kill the processes of a run without a supervisor; return those that survive all rounds."""
     left = set(known)
+
+    def living() -> set[ProcessKey]:
+        nonlocal left
+        inside = cgroup.members() if cgroup is not None else []
+        left = {p for p in (*left, *tagged(run_id), *inside) if is_alive(p)}
+        return left
+
+    def kill() -> None:
+        with suppress(OSError):  # for want of descriptors, some of them cannot be found
+            stop_then_kill(living, send)
+            return
+        for process in left:
+            send(process, signal.SIGKILL)
+
     for _ in range(ROUNDS):
         with suppress(OSError):
-            marked = await asyncio.to_thread(tagged, run_id)
-            inside = cgroup.members() if cgroup is not None else []
-            left = {p for p in (*left, *marked, *inside) if is_alive(p)}
-            if not left:
+            if not await asyncio.to_thread(living):
                 return []
         if cgroup is not None:
             cgroup.kill()
-        for process in left:
-            send(process, signal.SIGKILL)
+        await asyncio.to_thread(kill)
         await asyncio.sleep(ROUND_S)
     return sorted(left)

@@ -47,6 +47,8 @@ _LAST_BYTES = 4096
 _IGNORED = re.compile(rb"ERROR: ld\.so: .*: ignored\.$")
 #: Fields of the grant in a launch record, for people to read.
 GRANTED = ("attempt", "devices", "charges", "basis", "caps", "enforcement", "estimate")
+#: Fields of a spec that have no default.
+NEEDED = ("interpreter", "cwd")
 
 
 async def begin(
@@ -64,7 +66,13 @@ def granted_part(launch: Mapping[str, Any]) -> dict[str, Any]:
 def launch_of(
     record: Record, grant: Grant, addresses: Sequence[str], grace_s: float, programs: str
 ) -> dict[str, Any]:
-    """Return the instructions for a supervisor; ``programs`` names the version of it."""
+    """Return the instructions for a supervisor; ``programs`` names the version of it.
+
+    Raises `Torn` where the spec, which others may have changed, lacks a field.
+    """
+    for name in NEEDED:
+        if record.spec.get(name) is None:
+            raise Torn(f"{record.path / 'spec.json'} has no {name}: submit the run again")
     resume = record.path / "attempts" / str(grant.attempt - 1)
     return {
         "run_id": record.run_id,

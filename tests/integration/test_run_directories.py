@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,30 @@ def test_a_queued_run_with_a_torn_spec_is_lost(gate: GateOfRuns, tmp_path: Path)
     served(first, submit)
     (tmp_path / "runs" / runs[0] / "spec.json").write_text("")
     gate.replies["register"] = (200, {"unknown": [], "unneeded": [runs[0]]})
+    served(second, adopt)
+
+
+@pytest.mark.parametrize("field", ["cwd", "interpreter"])
+def test_a_queued_run_whose_spec_lacks_a_field_names_the_file(
+    gate: GateOfRuns, tmp_path: Path, field: str
+) -> None:
+    """A spec without a field that a start needs fails the run with the file and the field."""
+    first, second = run_side(gate.path, tmp_path), run_side(gate.path, tmp_path)
+    runs: list[str] = []
+
+    async def submit() -> None:
+        runs.append((await first.intake.submit(program("pass")))[0])
+
+    async def adopt() -> None:
+        gate.grant(runs[0], fence=1)
+        record = second.records.known(runs[0])
+        await record.end.wait()
+        assert record.summary["end"] == "failed"
+        assert f"{path} has no {field}" in record.summary["reason"]
+
+    served(first, submit)
+    path = tmp_path / "runs" / runs[0] / "spec.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: None}))
     served(second, adopt)
 
 

@@ -93,6 +93,23 @@ def test_a_process_that_has_lost_its_first_thread_lives() -> None:
         assert not is_alive(name)
 
 
+def test_all_processes_of_a_run_are_stopped_before_one_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None of them runs any more, and forks, while the others are killed."""
+    run_id, sent = f"several-{os.getpid()}", []
+
+    def send_and_note(process: ProcessKey, number: int) -> bool:
+        sent.append(number)
+        return send(process, number)
+
+    monkeypatch.setattr(processes, "send", send_and_note)
+    monkeypatch.setenv("GPUGATE_RUN_ID", run_id)
+    with running(["sleep", "1000"]), running(["sleep", "1000"]):
+        assert asyncio.run(kill_all(run_id, [])) == []
+    assert sent == [signal.SIGSTOP] * 2 + [signal.SIGKILL] * 2
+
+
 @pytest.mark.parametrize("call", ["pidfd_open", "read_bytes"])
 def test_without_descriptors_nobody_counts_as_gone(
     monkeypatch: pytest.MonkeyPatch, call: str

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jupyter_gpugate.programs.supervisor import stopping
+from jupyter_gpugate.programs.supervisor import ending, stopping
 from jupyter_gpugate.programs.supervisor.processes import (
     Proc,
     carriers,
@@ -19,6 +19,7 @@ from jupyter_gpugate.programs.supervisor.processes import (
     is_alive,
     process,
     send,
+    stop_then_kill,
 )
 from jupyter_gpugate.programs.supervisor.stopping import Stopping
 
@@ -132,3 +133,30 @@ def test_only_carriers_of_the_very_tag_are_found() -> None:
         stack.callback(other.kill)
         found = [one.pid for one in carriers(b"GPUGATE_RUN_ID=a-run")]
         assert found == [own.pid]
+
+
+def test_processes_that_appear_meanwhile_are_stopped_before_any_is_killed() -> None:
+    """Whatever is forked while the others are being stopped is stopped too, then all are killed."""
+    rounds = iter([["a"], ["a", "b"], ["a", "b", "c"], ["a", "b", "c"], ["b", "c"]])
+    sent: list[tuple[int, str]] = []
+    stop_then_kill(lambda: next(rounds), lambda one, number: sent.append((number, one)))
+    assert sent[:3] == [(signal.SIGSTOP, one) for one in "abc"]
+    assert sorted(sent[3:]) == [(signal.SIGKILL, one) for one in "abc"]
+
+
+def test_a_sweep_stops_all_before_it_kills_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the processes that have left the tree can fork while the others are killed."""
+    sent: list[int] = []
+
+    def send_and_note(one: Proc, number: int) -> bool:
+        sent.append(number)
+        return send(one, number)
+
+    monkeypatch.setattr(ending, "send", send_and_note)
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            left = subprocess.Popen(["sleep", "600"], env={"GPUGATE_RUN_ID": "a-swept-run"})
+            stack.callback(left.wait)
+            stack.callback(left.kill)
+        assert ending.sweep("a-swept-run", lambda _: None) == (True, [])
+    assert sent[:4] == [signal.SIGSTOP] * 2 + [signal.SIGKILL] * 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -13,7 +12,7 @@ from .clock import awake_time
 from .memory import GROWN_BYTES
 from .memory_files import MemoryFiles
 from .names import listed
-from .processes import Proc, carriers, send
+from .processes import Proc, carriers, send, stop_then_kill
 from .stopping import PENDING_S, Stopping
 
 BLANK = {"reason": "", "exit_code": None, "oom_resource": None, "oom_evidence": ""}
@@ -35,8 +34,7 @@ def sweep(run_id: str, wait: Callable[[float], None]) -> tuple[bool, list[Proc]]
     had_any = bool(left)
     until = awake_time() + PENDING_S
     while left and awake_time() < until:
-        for one in left:
-            send(one, signal.SIGKILL)
+        stop_then_kill(lambda: carriers(tag), send)
         wait(SWEEP_S)
         left = carriers(tag)
     return had_any, left

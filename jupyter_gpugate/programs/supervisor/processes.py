@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 
 class Proc(NamedTuple):
@@ -136,22 +136,30 @@ def send(one: Proc, number: int) -> bool:
     return True
 
 
-def kill_descendants(root: int) -> None:
-    """Send every process below ``root`` SIGKILL; to be repeated, since they may fork meanwhile.
+P = TypeVar("P")
+
+
+def stop_then_kill(find: Callable[[], Iterable[P]], send: Callable[[P, int], object]) -> None:
+    """Send SIGKILL to all processes that ``find`` returns; to be repeated, since they may fork.
 
     They are stopped first.  Processes that fill every free place would otherwise replace each one
     that is killed, for as long as they are faster than this one.
     """
-    stopped: set[Proc] = set()
+    stopped: set[P] = set()
     for _ in range(STOPPING_ROUNDS):
-        new = {one for one in descendants(root) if one not in stopped}
+        new = set(find()) - stopped
         if not new:
             break
         for one in new:
             send(one, signal.SIGSTOP)
         stopped |= new
-    for one in descendants(root):
+    for one in {*stopped, *find()}:
         send(one, signal.SIGKILL)
+
+
+def kill_descendants(root: int) -> None:
+    """Send every process below ``root`` SIGKILL; to be repeated."""
+    stop_then_kill(lambda: descendants(root), send)
 
 
 def kill_all(root: int) -> None:
