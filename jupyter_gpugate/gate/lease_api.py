@@ -28,7 +28,7 @@ from jupyter_gpugate.core.messages import (
     RunEnded,
     WithdrawMessage,
 )
-from jupyter_gpugate.core.private import without_values
+from jupyter_gpugate.core.parameters import without_words
 from jupyter_gpugate.core.requests import Grant, Request
 from jupyter_gpugate.gate.door import Door
 from jupyter_gpugate.gate.known_gpus import come_to_know_gpus, default_gpus
@@ -56,7 +56,7 @@ class LeaseRequestHandler(LeaseHandler):
         request = replace(
             request,
             family=replace(request.family, owner=self.caller.name),
-            setting=without_values(request.setting),
+            setting=without_words(request.setting),
         )
         if request.gpus and not await come_to_know_gpus(self.gate):
             self.fail(503, "starting", "the driver has not listed the GPUs yet")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.admission.masks import mask_of
-from jupyter_gpugate.core.private import digest_of
+from jupyter_gpugate.core.parameters import shown
 from jupyter_gpugate.core.requests import (
     Family,
     Hints,
@@ -20,6 +20,7 @@ from jupyter_gpugate.core.requests import (
 )
 from jupyter_gpugate.core.run_spec import FIELDS
 from jupyter_gpugate.proc import is_token
+from jupyter_gpugate.runs.arguments import merged, parameters_of
 from jupyter_gpugate.runs.record import Refused
 
 #: The most characters of a refused value that a message repeats.
@@ -74,9 +75,7 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
     irrelevant = set(spec.get("memory_irrelevant") or ())
     parameters = {k: v for k, v in (spec.get("parameters") or {}).items() if k not in irrelevant}
     if spec["kind"] == "program":
-        # The command line is the program's parameters, less what does not matter.
-        words = [word for word in spec["argv"][1:] if word not in irrelevant]
-        parameters["argv"] = "\0".join(words)
+        parameters = merged(parameters, parameters_of(spec["argv"], irrelevant))
     hints = spec.get("hints") or {}
     kernel = spec.get("kernel")
     return Request(
@@ -84,7 +83,7 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         family=Family(owner, spec["name"], spec["source_hash"], spec["gpus"]),
         setting=Setting(
             workers=spec["workers"],
-            parameters=tuple((n, digest_of(n, v)) for n, v in sorted(parameters.items())),
+            parameters=tuple((n, shown(n, v)) for n, v in sorted(parameters.items())),
             episodes=spec["episodes"],
             runtime=spec.get("runtime") or "",
         ),

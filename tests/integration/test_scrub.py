@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.private import without_values
+from jupyter_gpugate.core.parameters import without_words
 from jupyter_gpugate.core.requests import Setting
 from jupyter_gpugate.gate.journal import scrub as scrubbing
 from jupyter_gpugate.gate.journal.journal import Journal, JournalError
@@ -58,7 +58,7 @@ def test_old_values_leave_the_file_and_what_was_learned_stays(
     """After the next start each setting is known by its digests, and no byte of a value is left."""
     monkeypatch.setattr(scrubbing, "_AT_ONCE", at_once)
     journal = opened(path)
-    assert list(settings_of(journal)) == [without_values(SETTING)] * 4
+    assert list(settings_of(journal)) == [without_words(SETTING)] * 4
     assert in_files(path) == []
     journal.close()
     before = path.read_bytes()
@@ -72,7 +72,7 @@ def test_a_row_that_cannot_be_read_stops_nothing(path: Path) -> None:
         database.execute("UPDATE events SET data = '{\"parameters\":[[' WHERE run_id = 'run1'")
     database.close()
     journal = opened(path)
-    assert list(settings_of(journal)) == [without_values(SETTING)] * 3
+    assert list(settings_of(journal)) == [without_words(SETTING)] * 3
     journal.close()
     assert in_files(path) == []
 
@@ -87,5 +87,5 @@ def test_a_journal_that_cannot_be_rewritten_tells_no_values(
 
     monkeypatch.setattr("jupyter_gpugate.gate.journal.journal.scrub", fails)
     journal = opened(path)
-    assert list(settings_of(journal)) == [without_values(SETTING)] * 4
+    assert list(settings_of(journal)) == [without_words(SETTING)] * 4
     journal.close()

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.evidence import Observation
-from jupyter_gpugate.core.private import scrubbed
+from jupyter_gpugate.core.parameters import scrubbed
 from jupyter_gpugate.core.reports import AttemptOutcome, RunEnd
 
 #: More than any time in seconds or size in bytes; sums of such stay finite.

@@ -7,18 +7,20 @@ from typing import Any, Final
 
 from sqlalchemy import Table, func, select, update
 
-from jupyter_gpugate.core.private import scrubbed
+from jupyter_gpugate.core.parameters import scrubbed
 from jupyter_gpugate.gate.journal import schema
 from jupyter_gpugate.gate.journal.database import JournalFile
 
+#: A row with one such value was written by a version that keeps no words.
 _DIGEST: Final = f'*,"#{"[0-9a-f]" * 24}"]*'
+_NUMBER: Final = '*,"=[0-9+-]*"]*'
 _AT_ONCE: Final = 500
 
 
 def scrub(file: JournalFile) -> int:
-    """Replace the values of parameters by their digests; return the number of changed rows.
+    """Replace the words among parameter values by digests; return the number of changed rows.
 
-    The values are erased from the file.  Raises `JournalError` where it cannot be written.
+    The words are erased from the file.  Raises `JournalError` where it cannot be written.
     """
     tables = ((schema.events, "seq"), (schema.observations, "id"))
     changed = sum(_scrub(file, table, key) for table, key in tables)
@@ -29,8 +31,8 @@ def scrub(file: JournalFile) -> int:
 
 def _scrub(file: JournalFile, table: Table, key: str) -> int:
     data, number = table.c.data, table.c[key]
-    holds_values = func.instr(data, '"parameters":[[') > 0, data.op("NOT GLOB")(_DIGEST)
-    suspects = select(number, data).where(*holds_values).order_by(number).limit(_AT_ONCE)
+    old = func.instr(data, '"parameters":[[') > 0, _lacks(data, _DIGEST), _lacks(data, _NUMBER)
+    suspects = select(number, data).where(*old).order_by(number).limit(_AT_ONCE)
     changed, last = 0, -1
     while rows := file.read(suspects.where(number > last)):
         last = rows[-1][0]
@@ -40,6 +42,10 @@ def _scrub(file: JournalFile, table: Table, key: str) -> int:
                 connection.execute(update(table).where(number == at).values(data=text))
         changed += len(clean)
     return changed
+
+
+def _lacks(data: Any, pattern: str) -> Any:
+    return data.op("NOT GLOB")(pattern)
 
 
 def _clean(rows: Any) -> list[tuple[int, str]]:
