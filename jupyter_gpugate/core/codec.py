@@ -21,6 +21,10 @@ LARGEST = (1 << 63) - 1
 #: The most characters of an unknown name that a message repeats.
 SHOWN_CHARS = 64
 
+#: A JSON object whose fields are not checked yet, or are another program's: a body before its
+#: validation, a record on the disk, a setting.
+JsonObject = dict[str, Any]
+
 T = TypeVar("T")
 Reader = Callable[[Any, str], Any]
 #: ``Optional[X]``, and ``X | None`` where Python knows that form.

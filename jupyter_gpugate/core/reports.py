@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Optional
+from typing import Literal, Optional
+
+#: The status of a run, and the names of `RunEnd`, as they are in JSON.
+Status = Literal["queued", "active", "ended"]
+EndName = Literal["completed", "failed", "cancelled", "expired", "rejected", "oom", "lost"]
 
 
 class Phase(str, Enum):

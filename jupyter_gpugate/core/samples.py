@@ -71,6 +71,14 @@ class Device:
 
 
 @dataclass(frozen=True)
+class Accelerator:
+    """The device file of an accelerator that is not gated."""
+
+    path: str
+    maker: str  # of the hardware, where known
+
+
+@dataclass(frozen=True)
 class DeviceReading:
     """The reading of one device; ``free_bytes`` None means that it cannot be gated."""
 

@@ -33,11 +33,9 @@ from jupyter_gpugate.gate.locking import (
 )
 from jupyter_gpugate.gate.loop import GateLoop
 from jupyter_gpugate.gate.port import (
-    Accelerator,
     Decided,
     Figures,
     Gate,
-    Json,
     Listener,
     Locked,
     LockRequest,
@@ -46,6 +44,7 @@ from jupyter_gpugate.gate.port import (
     RunView,
     Samples,
     Standing,
+    StoryEvent,
     Totals,
     Unlocked,
     Unrecorded,
@@ -108,7 +107,7 @@ class LocalGate(Gate):
             visible=in_words(visible, state.inventory),
         )
 
-    async def story(self, run_id: str) -> list[Json]:
+    async def story(self, run_id: str) -> list[StoryEvent]:
         try:
             return await self.loop.story(run_id)
         except JournalError as error:
@@ -119,8 +118,7 @@ class LocalGate(Gate):
 
     async def machine(self) -> Machine:
         found = unmanaged(measured=bool(self.loop.state.inventory))
-        others = tuple(Accelerator(one.path, one.maker) for one in found)
-        return Machine(self.loop.snapshot(), self.loop.sample.ram, others)
+        return Machine(self.loop.snapshot(), self.loop.sample.ram, tuple(found))
 
     async def samples(self, since: int) -> Samples:
         return self._history.since(since)

@@ -32,6 +32,7 @@ from jupyter_gpugate.gate.counts import Counts
 from jupyter_gpugate.gate.journal.journal import JournalError
 from jupyter_gpugate.gate.machine.external import Names
 from jupyter_gpugate.gate.pace import Pace
+from jupyter_gpugate.gate.port import StoryEvent
 from jupyter_gpugate.gate.sampling import Sampler
 from jupyter_gpugate.proc import boot_id
 
@@ -214,7 +215,7 @@ class GateLoop:
         grown = who_grew(self.state, self.sample, run_id)
         return [growth_words(self.state, r, g, self._names.of_grower) for r, g in grown.items()]
 
-    async def story(self, run_id: str) -> list[dict[str, Any]]:
+    async def story(self, run_id: str) -> list[StoryEvent]:
         """Return the events of one run from the journal: wall time, kind and content."""
         rows = await self._on_disk(self._journal.story, run_id)
         return [{"at": wall, "event": e.kind, **to_json(e)} for wall, e in rows]

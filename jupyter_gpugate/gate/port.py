@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
+from jupyter_gpugate.core.codec import JsonObject
 from jupyter_gpugate.core.endings import End
 from jupyter_gpugate.core.evidence import Track
 from jupyter_gpugate.core.explaining.rows import (
@@ -20,15 +21,13 @@ from jupyter_gpugate.core.explaining.rows import (
     RunningRow,
     Snapshot,
 )
-from jupyter_gpugate.core.reports import Phase
+from jupyter_gpugate.core.reports import Phase, Status
 from jupyter_gpugate.core.requests import Grant, Request
-from jupyter_gpugate.core.samples import ProcessKey, RamReading
+from jupyter_gpugate.core.samples import Accelerator, ProcessKey, RamReading
 from jupyter_gpugate.proc import Caller
 
-#: JSON data of no fixed form.
-Json = dict[str, Any]
-Status = Literal["queued", "active", "ended"]
-EndName = Literal["completed", "failed", "cancelled", "expired", "rejected", "oom", "lost"]
+#: An event of a run's story: the wall time, the kind, and the fields that this kind has.
+StoryEvent = JsonObject
 
 
 class Rejected(Exception):
@@ -90,16 +89,8 @@ class Decided:
     """A snapshot, all that its decisions rested on, and the grants among them."""
 
     snapshot: Snapshot
-    inputs: Json  # read back by `replay`
+    inputs: JsonObject  # read back by `replay`
     grants: tuple[Grant, ...]
-
-
-@dataclass(frozen=True)
-class Accelerator:
-    """The device file of an accelerator that is not gated."""
-
-    path: str
-    maker: str
 
 
 @dataclass(frozen=True)
@@ -228,7 +219,7 @@ class Gate(Protocol):
     ) -> RunView:
         """One run, with the names of devices and the words for a device mask."""
 
-    async def story(self, run_id: str) -> list[Json]:
+    async def story(self, run_id: str) -> list[StoryEvent]:
         """The events of one run, in order, with their wall times."""
 
     async def estimate(self, request: Request) -> Forecast:

@@ -21,7 +21,7 @@ from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import boot_id
 from jupyter_gpugate.runs.events import clip, read_events
 from jupyter_gpugate.runs.folder import (
-    Json,
+    Stored,
     TooLarge,
     Torn,
     appear,
@@ -120,7 +120,7 @@ def newest_attempt(path: Path) -> int:
     return max(attempts_of(path), default=0)
 
 
-def read_episodes(path: Path) -> tuple[list[Json], int]:
+def read_episodes(path: Path) -> tuple[list[Stored], int]:
     """Return the reports of the finished episodes, each with its attempt, in order.
 
     If there are too many, only the newest; the number counts the earlier ones left out.
@@ -160,7 +160,7 @@ def create_attempt(
         raise
 
 
-def launch_of(attempt: Path) -> Json | None:
+def launch_of(attempt: Path) -> Stored | None:
     """Return an attempt's launch.json; None where there is none or it cannot be read."""
     return _record(attempt, "launch.json")
 
@@ -178,7 +178,7 @@ def tree_of(attempt: Path) -> tuple[ProcessKey, ...]:
     return _processes(tree.get("tree"))
 
 
-def outcome_of(attempt: Path) -> Json | None:
+def outcome_of(attempt: Path) -> Stored | None:
     """Return the end of an attempt; None while there is no ``_DONE``.
 
     With ``_DONE`` the outcome is final, whatever the exit code; a torn one is renamed and
@@ -254,13 +254,13 @@ def attempts_of(path: Path) -> list[int]:
     return []
 
 
-def _record(attempt: Path, name: str) -> Json | None:
+def _record(attempt: Path, name: str) -> Stored | None:
     with contextlib.suppress(OSError, Torn), opened_attempt(attempt) as folder:
         return folder.read_record(name)
     return None
 
 
-def _tree(attempt: Path) -> Json:
+def _tree(attempt: Path) -> Stored:
     """Return an attempt's tree.json; empty where it cannot be read or is of another boot."""
     tree = _record(attempt, "tree.json") or {}
     return tree if tree.get("boot_id") == boot_id() else {}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from jupyter_gpugate.runs.folder import Json, Torn, decoded, opened_attempt
+from jupyter_gpugate.runs.folder import Stored, Torn, decoded, opened_attempt
 from jupyter_gpugate.runs.output import output_tail
 
 #: The most bytes of a file of events that are read.
@@ -22,12 +22,12 @@ MOST_WARNINGS: Final = 100
 _CHUNK: Final = 1 << 20
 
 
-def read_events(attempt: Path, name: str, limit: int = EVENTS_LIMIT) -> tuple[list[Json], int]:
+def read_events(attempt: Path, name: str, limit: int = EVENTS_LIMIT) -> tuple[list[Stored], int]:
     """Return the whole lines of an attempt's file of events, and how many earlier ones it has.
 
     Of a file that is larger than ``limit`` bytes the end is read, and the rest is only counted.
     """
-    found: list[Json] = []
+    found: list[Stored] = []
     earlier = 0
     with contextlib.suppress(OSError, Torn), contextlib.ExitStack() as open_ones:
         folder = open_ones.enter_context(opened_attempt(attempt))
@@ -44,7 +44,7 @@ def read_events(attempt: Path, name: str, limit: int = EVENTS_LIMIT) -> tuple[li
     return found, earlier
 
 
-def told_by_run(attempt: Path) -> Json:
+def told_by_run(attempt: Path) -> Stored:
     """Return a run's own reports for its summary: error, warnings, end of the output."""
     # A supervisor of an earlier version keeps all events in one file.
     name = "messages.jsonl" if (attempt / "messages.jsonl").exists() else "display.jsonl"
@@ -64,7 +64,7 @@ def told_by_run(attempt: Path) -> Json:
     }
 
 
-def _error_of(event: Json) -> Json:
+def _error_of(event: Stored) -> Stored:
     """Return an error as the run reported it, shortened for a summary."""
     lines = event.get("traceback")
     kept = _clipped(lines[::-1])[::-1] if isinstance(lines, list) else lines and clip(lines)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from jupyter_gpugate.core.codec import JsonObject
 from jupyter_gpugate.places import WRITABLE, NotPrivate, check_private
 from jupyter_gpugate.runs.removal import remove_tree
 
@@ -26,7 +27,8 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-Json = dict[str, Any]
+#: JSON from a run's directory: its own program, or another version, may have written it.
+Stored = JsonObject
 
 
 class Torn(Exception):
@@ -73,7 +75,7 @@ class Folder:
             raise Torn(f"{name} is larger than {limit} bytes")
         return data
 
-    def read_record(self, name: str) -> Json:
+    def read_record(self, name: str) -> Stored:
         """Read a JSON object; raise `Torn` for anything else."""
         try:
             return decoded(self.read(name))
@@ -191,7 +193,7 @@ def encoded(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content).encode("ascii")
 
 
-def decoded(data: bytes) -> Json:
+def decoded(data: bytes) -> Stored:
     """Return a JSON object; raise `Torn` for anything else."""
     if not data.strip():
         raise Torn("is empty")

@@ -18,7 +18,7 @@ from jupyter_gpugate.runs.folder import Torn
 from jupyter_gpugate.runs.ids import RUN_ID
 from jupyter_gpugate.runs.life import ACTIVE, ENDED, Life, Live
 from jupyter_gpugate.runs.machine import Machine, host_of
-from jupyter_gpugate.runs.record import Record, Records, Row, row_of
+from jupyter_gpugate.runs.record import Record, Records, RunRow, row_of
 from jupyter_gpugate.runs.removal import remove_left_behind
 from jupyter_gpugate.runs.scanning import Found, Scanner, blank_spec
 
@@ -116,7 +116,7 @@ class Inventory:
                 else:
                     self.records.add(record)
 
-    def _rows(self, run_ids: Iterable[str]) -> tuple[list[tuple[Row, object]], list[str]]:
+    def _rows(self, run_ids: Iterable[str]) -> tuple[list[tuple[RunRow, object]], list[str]]:
         """Return rows of ended runs for lists, and the ids of all others."""
         rows, others = [], []
         for run_id in run_ids:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from jupyter_gpugate.core.reports import RunEnd
+from jupyter_gpugate.core.reports import EndName, RunEnd
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.attempts import Attempts
 from jupyter_gpugate.runs.life import ENDED, CancelAsked, Detached, OverTime
@@ -17,6 +19,17 @@ from jupyter_gpugate.runs.removal import remove_run
 OVERTIME_S = 15.0
 
 
+@dataclass(frozen=True)
+class Cancelled:
+    """The stop of a run."""
+
+    cancelled: bool
+    end: EndName
+    means: str
+    ms: int
+    survivors: Sequence[Any]  # as the supervisor has written them
+
+
 class Orders:
     """Carries out what a user orders; raises `Refused` for what cannot be done."""
 
@@ -25,20 +38,20 @@ class Orders:
         self._attempts = attempts
         self._grace_s = grace_s
 
-    async def cancel(self, run_id: str) -> dict[str, Any]:
+    async def cancel(self, run_id: str) -> Cancelled:
         """Stop a run and wait until nothing of it is left: by what means, in how many ms."""
         record = self._unfinished(run_id)
         begun = time.monotonic()
         means = await self._stop(record)
         summary = record.summary
         kill = (summary.get("outcome") or {}).get("kill") or {}
-        return {
-            "cancelled": summary.get("end") == RunEnd.CANCELLED.value,
-            "end": summary.get("end"),
-            "means": kill.get("means") or means,
-            "ms": kill.get("ms") or int(1000 * (time.monotonic() - begun)),
-            "survivors": kill.get("survivors") or [],
-        }
+        return Cancelled(
+            cancelled=summary["end"] == RunEnd.CANCELLED.value,
+            end=summary["end"],
+            means=kill.get("means") or means,
+            ms=kill.get("ms") or int(1000 * (time.monotonic() - begun)),
+            survivors=kill.get("survivors") or [],
+        )
 
     async def _stop(self, record: Record) -> str:
         """Stop a run; return by what means."""

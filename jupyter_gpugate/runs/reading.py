@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from jupyter_gpugate.runs import directory, output
+from jupyter_gpugate.runs.folder import Stored
 from jupyter_gpugate.runs.life import ENDED
 from jupyter_gpugate.runs.record import Record
 
 
-async def output_of(record: Record, start: int) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Output:
+    """A piece of a run's output."""
+
+    start: int = field(metadata={"alias": "from"})
+    next: int
+    text: str
+    ended: bool
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Everything recorded in a run's directory, except its environment and its values."""
+
+    spec: Stored
+    summary: Stored
+    episodes: Sequence[Stored]
+    episodes_left_out: int
+    output: str
+
+
+async def output_of(record: Record, start: int) -> Output:
     """Return the newest attempt's output from a byte on, at most 64 KiB of it."""
     text, following = await asyncio.to_thread(output.read_output, record.attempt_path, start)
-    over = record.status == ENDED and not text
-    return {"from": start, "next": following, "text": text, "ended": over}
+    return Output(start, following, text, ended=record.status == ENDED and not text)
 
 
 def output_tail(record: Record, until: int | None = None) -> str:
@@ -33,19 +56,13 @@ def stamp_of(record: Record) -> tuple[Any, ...]:
     return record.life, tail
 
 
-async def episodes_of(record: Record) -> tuple[list[dict[str, Any]], int]:
+async def episodes_of(record: Record) -> tuple[list[Stored], int]:
     """Return finished episodes of every attempt, and how many earlier ones are left out."""
     return await asyncio.to_thread(directory.read_episodes, record.path)
 
 
-async def export_of(record: Record) -> dict[str, Any]:
+async def export_of(record: Record) -> Exported:
     """Return spec, summary, episodes and output."""
     beginning = await output_of(record, 0)
     episodes, left_out = await episodes_of(record)
-    return {
-        "spec": dict(record.spec),
-        "summary": record.summary,
-        "episodes": episodes,
-        "episodes_left_out": left_out,
-        "output": beginning["text"],
-    }
+    return Exported(dict(record.spec), record.summary, episodes, left_out, beginning.text)

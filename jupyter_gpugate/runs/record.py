@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jupyter_gpugate.core.explaining.rows import ByResource
+from jupyter_gpugate.core.reports import EndName, Status
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.runs import lifecycle
 from jupyter_gpugate.runs.life import ENDED, Action, Event, Life
@@ -16,8 +18,6 @@ from jupyter_gpugate.runs.life import ENDED, Action, Event, Life
 AT_HAND = 512
 #: Records of released runs that are kept for further questions.
 LOADED = 32
-
-Row = dict[str, Any]
 
 
 class Refused(Exception):
@@ -38,6 +38,24 @@ class Refused(Exception):
         self.error = error
         self.detail = detail
         self.retry_after = retry_after
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run in a list of runs."""
+
+    run_id: str
+    name: str
+    status: Status
+    end: EndName | None
+    reason: str
+    submitted: float
+    ended: float | None
+    attempt: int
+    peaks: ByResource | None
+    machine: str | None = field(
+        metadata={"description": "The other machine to which it belongs, if any."}
+    )
 
 
 @dataclass
@@ -84,25 +102,25 @@ class Record:
     def attempt_path(self) -> Path:
         return self.path / "attempts" / str(self.attempt)
 
-    def row(self) -> Row:
+    def row(self) -> RunRow:
         """The run in a list of runs."""
         return row_of(self.run_id, {**self.summary, "name": self.spec["name"]}, self.host)
 
 
-def row_of(run_id: str, summary: Mapping[str, Any], host: str = "") -> Row:
+def row_of(run_id: str, summary: Mapping[str, Any], host: str = "") -> RunRow:
     """A run in a list of runs, by its summary."""
-    return {
-        "run_id": run_id,
-        "name": summary["name"],
-        "status": summary["status"],
-        "end": summary.get("end"),
-        "reason": summary.get("reason", ""),
-        "submitted": summary["submitted"],
-        "ended": summary.get("ended"),
-        "attempt": int(summary.get("attempt") or 0),
-        "peaks": summary.get("peaks"),
-        "machine": host or None,
-    }
+    return RunRow(
+        run_id=run_id,
+        name=summary["name"],
+        status=summary["status"],
+        end=summary.get("end"),
+        reason=summary.get("reason", ""),
+        submitted=summary["submitted"],
+        ended=summary.get("ended"),
+        attempt=int(summary.get("attempt") or 0),
+        peaks=summary.get("peaks"),
+        machine=host or None,
+    )
 
 
 class Records:
@@ -110,7 +128,7 @@ class Records:
 
     def __init__(self, load: Callable[[str], Record | None]) -> None:
         self._records: dict[str, Record] = {}
-        self._past: dict[str, Row] = {}
+        self._past: dict[str, RunRow] = {}
         self._by_key: dict[str, str] = {}
         self._load = load  # a run that is not at hand, from the disk
         self._loaded: dict[str, Record] = {}  # those asked for last
@@ -134,11 +152,11 @@ class Records:
             for old in ended[: len(ended) // 2]:
                 self._past[old.run_id] = self._records.pop(old.run_id).row()
 
-    def add_past(self, row: Row, key: object) -> None:
+    def add_past(self, row: RunRow, key: object) -> None:
         """Take in a run that has ended, and of which the disk has the rest."""
-        if row["run_id"] not in self._records:
-            self._past[row["run_id"]] = row
-            self._note_key(row["run_id"], key)
+        if row.run_id not in self._records:
+            self._past[row.run_id] = row
+            self._note_key(row.run_id, key)
 
     def remove(self, run_id: str) -> None:
         """Forget a run and its key."""
@@ -189,12 +207,12 @@ class Records:
 
     def newest(self, name: str) -> Record | None:
         """The run of this name that was submitted last."""
-        return next((self.get(r["run_id"]) for r in self.rows() if r["name"] == name), None)
+        return next((self.get(r.run_id) for r in self.rows() if r.name == name), None)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[RunRow]:
         """All runs, newest first."""
         rows = [*self._past.values(), *(record.row() for record in self)]
-        return sorted(rows, key=lambda row: (row["submitted"], row["run_id"]), reverse=True)
+        return sorted(rows, key=lambda row: (row.submitted, row.run_id), reverse=True)
 
     def unfinished(self) -> list[Record]:
         """Return the unfinished runs of this machine, in the order of submission."""

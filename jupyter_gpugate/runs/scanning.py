@@ -21,7 +21,7 @@ from jupyter_gpugate.runs.directory import (
     may_be_unfinished,
     newest_attempt,
 )
-from jupyter_gpugate.runs.folder import Folder, Json, Torn, in_words, opened, own_root
+from jupyter_gpugate.runs.folder import Folder, Stored, Torn, in_words, opened, own_root
 from jupyter_gpugate.runs.ids import RUN_ID
 from jupyter_gpugate.runs.machine import Machine
 
@@ -36,8 +36,8 @@ class Found:
 
     run_id: str
     path: Path
-    spec: Json
-    summary: Json
+    spec: Stored
+    summary: Stored
     attempt: int  # the newest on disk, whatever the summary says; 0 before the first
     here: bool = True  # submitted on this machine
     detached: bool = False
@@ -72,7 +72,7 @@ class Scanner:
         self,
         root: Path,
         machine: Machine | None = None,
-        read_spec: Callable[[Json], object] | None = None,
+        read_spec: Callable[[Stored], object] | None = None,
     ) -> None:
         self._root = root
         self._machine = machine
@@ -131,14 +131,14 @@ class Scanner:
             left = is_detached(path)
             return Found(run_id, path, spec, summary, attempt, here, left, problem), trouble
 
-    def row(self, run_id: str) -> Json | None:
+    def row(self, run_id: str) -> Stored | None:
         """Return the summary of a run that has ended, if a list needs no more than that."""
         with opened(self._root / run_id) as folder:
             summary, _ = _read(folder, "summary.json", run_id, _summary_of)
         whole = summary is not None and isinstance(summary.get("name"), str)
         return summary if whole and summary and summary["status"] == "ended" else None
 
-    def _spec_of(self, spec: Json, run_id: str) -> Json:
+    def _spec_of(self, spec: Stored, run_id: str) -> Stored:
         if spec.get("run_id") != run_id or not _is_time(spec.get("submitted")):
             raise Torn("belongs to another run")
         if self._read_spec is not None:
@@ -148,7 +148,7 @@ class Scanner:
                 raise Torn(f"cannot be read: {in_words(error)}") from error
         return spec
 
-    def _made_up_spec(self, path: Path, summary: Json | None, attempt: int) -> Json:
+    def _made_up_spec(self, path: Path, summary: Stored | None, attempt: int) -> Stored:
         """Return a spec made from a run's other records; raise `Torn` if there are none."""
         launch = launch_of(path / "attempts" / str(attempt)) if attempt else None
         known = {**(launch or {}), **(summary or {})}
@@ -162,15 +162,15 @@ class Scanner:
             "gpus": len(devices) if isinstance(devices, list) else 0,
             "machine": known.get("machine"),
         }
-        told: Json = {field: known[field] for field in _OF_SPEC if field in known}
+        told: Stored = {field: known[field] for field in _OF_SPEC if field in known}
         with contextlib.suppress(Torn):
             return self._spec_of({**spec, **told}, path.name)
         return spec
 
 
 def _read(
-    folder: Folder, name: str, run_id: str, check: Callable[[Json, str], Json]
-) -> tuple[Json | None, str]:
+    folder: Folder, name: str, run_id: str, check: Callable[[Stored, str], Stored]
+) -> tuple[Stored | None, str]:
     """Return a record, or the reason why there is none; raise temporary errors of the disk."""
     try:
         return check(folder.read_record(name), run_id), ""
@@ -178,7 +178,7 @@ def _read(
         return None, in_words(torn)
 
 
-def _summary_of(summary: Json, run_id: str) -> Json:
+def _summary_of(summary: Stored, run_id: str) -> Stored:
     status, attempt = summary.get("status"), summary.get("attempt")
     right = (
         summary.get("run_id") == run_id
@@ -197,7 +197,7 @@ def _is_time(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _made_up_summary(path: Path, spec: Json, attempt: int) -> Json:
+def _made_up_summary(path: Path, spec: Stored, attempt: int) -> Stored:
     facts = {"run_id": path.name, "submitted": spec["submitted"], "attempt": attempt}
     if attempt:
         return {**facts, "status": "active"}
@@ -208,7 +208,7 @@ def _made_up_summary(path: Path, spec: Json, attempt: int) -> Json:
     return {**facts, **lost, "ended": spec["submitted"]}
 
 
-def blank_spec(run_id: str) -> Json:
+def blank_spec(run_id: str) -> Stored:
     """Return a spec for a run of which only the id is known."""
     return {
         "run_id": run_id,

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jupyter_gpugate.core.endings import cause_of
-from jupyter_gpugate.core.reports import Phase, RunEnd
+from jupyter_gpugate.core.reports import EndName, Phase, RunEnd, Status
 from jupyter_gpugate.gate.clock import awake_time
-from jupyter_gpugate.gate.port import Change, EndName, Gate, GateEnd, Standing, Status
+from jupyter_gpugate.gate.port import Change, Gate, GateEnd, Standing
 from jupyter_gpugate.runs.life import ENDED, QUEUED
 from jupyter_gpugate.runs.record import Record, Records
 

@@ -44,5 +44,5 @@ async def cancelled(side: Launcher, run_id: str, name: str) -> None:
     record = side.records.known(run_id)
     assert (record.status, record.spec["name"]) == ("active", name)
     told = await side.orders.cancel(run_id)
-    assert (told["end"], told["survivors"]) == ("cancelled", [])
+    assert (told.end, told.survivors) == ("cancelled", [])
     assert not (record.path / "env.json").exists()

@@ -89,7 +89,7 @@ def test_a_live_run_is_adopted_and_its_outcome_read(gate: GateOfRuns, tmp_path: 
         (tmp_path / "go").touch()
         await record.end.wait()
         assert record.summary["end"] == "completed"
-        assert (await output_of(side.records.known(run_id), 0))["text"] == "begun\ndone\n"
+        assert (await output_of(side.records.known(run_id), 0)).text == "begun\ndone\n"
         assert [e["index"] for e in (await episodes_of(side.records.known(run_id)))[0]] == [0]
 
     with live(tmp_path, gate, run_id) as supervisor:
@@ -105,7 +105,7 @@ def test_a_cancel_reaches_a_live_run(gate: GateOfRuns, tmp_path: Path) -> None:
         await begun(record.attempt_path)
         members = tree_of(record)
         assert members
-        assert (await side.orders.cancel(run_id))["end"] == "cancelled"
+        assert (await side.orders.cancel(run_id)).end == "cancelled"
         assert not any(map(is_alive, [*members, named(supervisor)]))
         outcome = json.loads((record.attempt_path / "outcome.json").read_text())
         assert outcome["end"]["reason"] == "cancelled"

@@ -61,8 +61,8 @@ def test_a_start_that_the_gate_refuses_is_tried_again_under_the_next_grant(
         await side.records.known(run_id).end.wait()
         assert side.records.known(run_id).summary["end"] == "completed"
         assert side.records.known(run_id).attempt == 1
-        assert (await output_of(side.records.known(run_id), 0))["text"] == "ran\n"
-        assert (await export_of(side.records.known(run_id)))["output"] == "ran\n"
+        assert (await output_of(side.records.known(run_id), 0)).text == "ran\n"
+        assert (await export_of(side.records.known(run_id))).output == "ran\n"
 
     served(side, test)
 
@@ -115,7 +115,7 @@ def test_a_cancel_answers_with_the_end_whoever_writes_it_down(
         cancel = asyncio.ensure_future(side.orders.cancel(run_id))
         await until(lambda: gate.all("withdraw"), "the cancel is under way")
         asyncio.get_running_loop().call_later(0.2, go_on.set)
-        assert (await cancel)["end"] == "cancelled"
+        assert (await cancel).end == "cancelled"
 
     served(side, test)
 
@@ -134,7 +134,7 @@ def test_a_cancel_does_not_wait_for_a_heartbeat(
         gate.grant(run_id, fence=1)
         await until(lambda: gate.all("heartbeat"), "it has reported")
         answer = await side.orders.cancel(run_id)
-        assert (answer["end"], answer["means"], answer["survivors"]) == ("cancelled", "term", [])
+        assert (answer.end, answer.means, answer.survivors) == ("cancelled", "term", [])
 
     served(side, test)
 
@@ -156,7 +156,7 @@ def test_a_grant_that_meets_a_cancel_is_given_back(
         assert (declined["fence"], declined["end"]) == (1, "cancelled")
         gate.take_back(1)
         gate.ended = [{"run_id": run_id, "end": "cancelled", "reason": "cancelled"}]
-        assert (await cancel)["end"] == "cancelled"
+        assert (await cancel).end == "cancelled"
         assert gate.all("started") == []
 
     served(side, test)

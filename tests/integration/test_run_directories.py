@@ -40,9 +40,9 @@ def test_another_machine_with_the_same_home_leaves_every_run_alone(
             there = run_side(theirs.path, tmp_path, other)
             await there.start()
             await there.inventory.whole.wait()
-            rows = {row["run_id"]: row for row in there.records.rows()}
+            rows = {row.run_id: row for row in there.records.rows()}
             assert set(rows) == {over.run_id, live.run_id, waits}
-            assert all(row["machine"] for row in rows.values())
+            assert all(row.machine for row in rows.values())
             waiting = [record.run_id for record in there.records.elsewhere()]
             assert waiting == [live.run_id, waits]
             assert not there.records.unfinished()
@@ -59,9 +59,9 @@ def test_another_machine_with_the_same_home_leaves_every_run_alone(
         await live.end.wait()
         gate.grant(waits, fence=3)
         await here.records.known(waits).end.wait()
-        ends = [row["end"] for row in here.records.rows()]
+        ends = [row.end for row in here.records.rows()]
         assert ends == ["completed"] * 3
-        assert not any(row["machine"] for row in here.records.rows())
+        assert not any(row.machine for row in here.records.rows())
 
     served(here, test)
 
@@ -75,7 +75,7 @@ def test_what_another_machine_begins_and_ends_is_seen(
     other = Machine(mark="b" * 32, host="node8", boot_id="another", pids="pid:[1]")
 
     def row(run_id: str) -> dict[str, Any]:
-        return next((row for row in here.records.rows() if row["run_id"] == run_id), {})
+        return next((vars(row) for row in here.records.rows() if row.run_id == run_id), {})
 
     async def test() -> None:
         with gate_of_runs() as theirs:

@@ -62,10 +62,10 @@ def test_a_cancel_names_what_it_could_not_stop(
         (ice / "cgroup.procs").write_text(str(frozen.pid))
         (ice / "freezer.state").write_text("FROZEN")
         told = await side.orders.cancel(record.run_id)
-        assert told["survivors"] == [list(frozen)]
+        assert told.survivors == [list(frozen)]
         assert record.summary["outcome"]["kill"]["survivors"] == [list(frozen)]
         assert str(frozen.pid) in record.summary["reason"]
-        assert told["end"] == "cancelled"
+        assert told.end == "cancelled"
 
     ice.mkdir()
     try:
@@ -157,7 +157,7 @@ def test_a_start_does_not_wait_for_what_has_ended(
         go_on.set()
         assert await again == (runs[0], False)
         await listed
-        assert [row["run_id"] for row in second.records.rows()] == [new, runs[0]]
+        assert [row.run_id for row in second.records.rows()] == [new, runs[0]]
 
     served(first, submit)
     monkeypatch.setattr(Scanner, "row", held_up)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from jupyter_gpugate.core.samples import Accelerator
 from jupyter_gpugate.faces import doctor
 from jupyter_gpugate.gate.gpu.accelerators import unmanaged
 
@@ -22,9 +23,9 @@ def machine(root: Path, *files: str, **vendors: str) -> dict[str, str]:
     return {"dev": str(root / "dev"), "sys": str(root / "sys")}
 
 
-def names(root: Path, found: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def names(root: Path, found: Sequence[Accelerator]) -> list[tuple[str, str]]:
     """The device files below the test's /dev."""
-    return [(str(Path(path).relative_to(root / "dev")), maker) for path, maker in found]
+    return [(str(Path(one.path).relative_to(root / "dev")), one.maker) for one in found]
 
 
 def test_every_accelerator_without_a_reader_is_named(tmp_path: Path) -> None:

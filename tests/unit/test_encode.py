@@ -10,8 +10,8 @@ from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.estimates import Origin
 from jupyter_gpugate.core.explaining.snapshot import snapshot
 from jupyter_gpugate.core.resources import GB
+from jupyter_gpugate.runs.reading import Output
 from jupyter_gpugate.server.http.encode import as_json, encode
-from jupyter_gpugate.server.http.run_answers import OutputAnswer
 from tests.kit.core_builders import GPU, NOW, gate, request, sample, start
 
 
@@ -33,6 +33,6 @@ def test_what_is_no_dataclass_is_encoded_too() -> None:
         "origin": "hint",
         "read": {"n": 1},
     }
-    assert encode(OutputAnswer(7, 9, "ab", ended=False)) == (
+    assert encode(Output(7, 9, "ab", ended=False)) == (
         '{"from": 7, "next": 9, "text": "ab", "ended": false}'
     )

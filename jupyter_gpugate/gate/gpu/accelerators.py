@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
+
+from jupyter_gpugate.core.samples import Accelerator
 
 #: Device files below /dev by whose driver makes them; virtual displays are not among them.
 _FILES: Final = (
@@ -21,13 +23,6 @@ _RENDERERS: Final = "dri/renderD*"
 _VENDORS: Final = {"0x1002": "AMD", "0x8086": "Intel", "0x10de": "NVIDIA"}
 #: The GPU reader measures the boards behind these files, once it lists any.
 _MEASURED: Final = frozenset({"NVIDIA", "WSL2"})
-
-
-class Accelerator(NamedTuple):
-    """A device file, and the maker of its hardware where known."""
-
-    path: str
-    maker: str
 
 
 def unmanaged(*, measured: bool, dev: str = "/dev", sys: str = "/sys") -> list[Accelerator]:

@@ -17,10 +17,10 @@ from jupyter_gpugate.core.explaining.rows import (
     ReaderRow,
     Snapshot,
 )
+from jupyter_gpugate.core.reports import Status
 from jupyter_gpugate.core.requests import Grant
-from jupyter_gpugate.core.samples import RamReading
+from jupyter_gpugate.core.samples import Accelerator, RamReading
 from jupyter_gpugate.core.state import Lock, Traits
-from jupyter_gpugate.gate.port import Accelerator, Status
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Any, cast
 from jupyter_gpugate.core.endings import cause_of, detail_of
 from jupyter_gpugate.core.explaining.rows import EpisodeCount, Snapshot
 from jupyter_gpugate.core.naming import megabytes
-from jupyter_gpugate.gate.port import Gate, RunView, Status
+from jupyter_gpugate.core.reports import Status
+from jupyter_gpugate.gate.port import Gate, RunView
 from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.life import ACTIVE, ENDED
 from jupyter_gpugate.runs.reading import output_tail
@@ -169,7 +170,7 @@ async def queue_answer(
 
 def _shared(snapshot: Snapshot, records: Records, owner: str) -> QueueAnswer:
     others = tuple(
-        ElsewhereRow(row["run_id"], row["name"], row["status"], row["submitted"], row["machine"])
+        ElsewhereRow(row.run_id, row.name, row.status, row.submitted, row.machine or "")
         for row in map(Record.row, records.elsewhere())
     )
     return QueueAnswer(**vars(snapshot), owner=owner, other_machines=others)

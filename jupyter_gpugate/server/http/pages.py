@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from jupyter_gpugate.core.reports import Status
 from jupyter_gpugate.faces import card, tables
-from jupyter_gpugate.gate.port import Status
 from jupyter_gpugate.runs import reading
 from jupyter_gpugate.runs.life import ENDED
 from jupyter_gpugate.server.http import shapes

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.explaining.rows import ByResource, DeviceName, EpisodeCount, WaitReason
-from jupyter_gpugate.core.reports import Phase
-from jupyter_gpugate.gate.port import EndName, Status
-
-#: JSON from a run's directory: its own program, or another version, may have written it.
-Stored = dict[str, Any]
+from jupyter_gpugate.core.reports import EndName, Phase, Status
+from jupyter_gpugate.gate.port import StoryEvent
+from jupyter_gpugate.runs.folder import Stored
+from jupyter_gpugate.runs.reading import Exported
+from jupyter_gpugate.runs.record import RunRow
 
 
 @dataclass(frozen=True)
@@ -24,24 +24,6 @@ class SubmitAnswer:
 
     run_id: str | None
     status: Status | Literal["reading", "asking"]
-
-
-@dataclass(frozen=True)
-class RunRow:
-    """One run in a list of runs."""
-
-    run_id: str
-    name: str
-    status: Status
-    end: EndName | None
-    reason: str
-    submitted: float
-    ended: float | None
-    attempt: int
-    peaks: ByResource | None
-    machine: str | None = field(
-        metadata={"description": "The other machine to which it belongs, if any."}
-    )
 
 
 @dataclass(frozen=True)
@@ -121,27 +103,6 @@ class ActiveRunAnswer(RunAnswer):
 
 
 @dataclass(frozen=True)
-class OutputAnswer:
-    """A piece of a run's output."""
-
-    start: int = field(metadata={"alias": "from"})
-    next: int
-    text: str
-    ended: bool
-
-
-@dataclass(frozen=True)
-class CancelAnswer:
-    """The stop of a run."""
-
-    cancelled: bool
-    end: EndName
-    means: str
-    ms: int
-    survivors: Sequence[Any]  # as the supervisor has written them
-
-
-@dataclass(frozen=True)
 class DetachAnswer:
     """The run is detached."""
 
@@ -170,16 +131,11 @@ class EpisodesAnswer:
 class StoryAnswer:
     """The events of a run at the gate, in order."""
 
-    story: Sequence[dict[str, Any]]  # each kind of event has its own fields
+    story: Sequence[StoryEvent]
 
 
 @dataclass(frozen=True)
-class ExportAnswer:
+class ExportAnswer(Exported):
     """Everything recorded about a run, except its environment and its values."""
 
-    spec: Stored
-    summary: Stored
-    episodes: Sequence[Stored]
-    episodes_left_out: int
-    output: str
-    story: Sequence[dict[str, Any]]  # each kind of event has its own fields
+    story: Sequence[StoryEvent]

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from jupyter_gpugate.runs import reading
+from jupyter_gpugate.runs.record import RunRow
 from jupyter_gpugate.server.http import shapes
 from jupyter_gpugate.server.http.api import ApiHandler
 from jupyter_gpugate.server.http.compose import run_answer
 from jupyter_gpugate.server.http.contract import call
 from jupyter_gpugate.server.http.encode import encode, fields_of
 from jupyter_gpugate.server.http.run_answers import (
-    CancelAnswer,
     DeleteAnswer,
     DetachAnswer,
     EpisodesAnswer,
     ExportAnswer,
-    OutputAnswer,
-    RunRow,
     RunsAnswer,
     StoryAnswer,
     SubmitAnswer,
@@ -74,20 +71,20 @@ class RunsHandler(ApiHandler):
         rows = [
             row
             for row in rows
-            if asked.status in (None, row["status"]) and asked.name in (None, row["name"])
+            if asked.status in (None, row.status) and asked.name in (None, row.name)
         ]
         page = rows[: asked.limit]
         following = _cursor_at(page[-1]) if len(rows) > asked.limit else None
-        self.answer(RunsAnswer([RunRow(**row) for row in page], following))
+        self.answer(RunsAnswer(page, following))
 
 
-def _place(row: Mapping[str, Any]) -> tuple[float, str]:
+def _place(row: RunRow) -> tuple[float, str]:
     """Return the sort key of a run, which never changes."""
-    return row["submitted"], row["run_id"]
+    return row.submitted, row.run_id
 
 
-def _cursor_at(row: Mapping[str, Any]) -> str:
-    return f"{row['submitted']:.9f}~{row['run_id']}"
+def _cursor_at(row: RunRow) -> str:
+    return f"{row.submitted:.9f}~{row.run_id}"
 
 
 def _place_of(cursor: str) -> tuple[float, str]:
@@ -129,9 +126,7 @@ class OutputHandler(ApiHandler):
     @call(shapes.OutputAnswer, query=OutputQuery)
     async def get(self, run_id: str, asked: OutputQuery) -> None:
         """At most 64 KiB of the newest attempt's output."""
-        output = await reading.output_of(self.records.known(run_id), asked.start)
-        start = output.pop("from")
-        self.answer(OutputAnswer(start, **output))
+        self.answer(await reading.output_of(self.records.known(run_id), asked.start))
 
 
 class CancelHandler(ApiHandler):
@@ -142,7 +137,7 @@ class CancelHandler(ApiHandler):
     @call(shapes.CancelAnswer, errors=(409,))
     async def post(self, run_id: str) -> None:
         """Stop a run, and wait until none of its processes is left."""
-        self.answer(CancelAnswer(**await self.launcher.orders.cancel(run_id)))
+        self.answer(await self.launcher.orders.cancel(run_id))
 
 
 class DetachHandler(ApiHandler):
@@ -179,7 +174,7 @@ class ExportHandler(ApiHandler):
     async def get(self, run_id: str) -> None:
         """Specification, summary, episodes, the beginning of the output, and story."""
         exported = await reading.export_of(self.records.known(run_id))
-        self.answer(ExportAnswer(**exported, story=await self.gate.story(run_id)))
+        self.answer(ExportAnswer(**vars(exported), story=await self.gate.story(run_id)))
 
 
 class StoryHandler(ApiHandler):

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from jupyter_gpugate.core.codec import json_name
 from jupyter_gpugate.core.explaining.rows import Forecast
 from jupyter_gpugate.gate.port import Locked, Samples, Unlocked
+from jupyter_gpugate.runs.orders import Cancelled
+from jupyter_gpugate.runs.reading import Output
 from jupyter_gpugate.server.feed import Transitions
 from jupyter_gpugate.server.http import answers, run_answers
 
@@ -67,8 +69,8 @@ RunsAnswer = model_of(run_answers.RunsAnswer)
 RunAnswer = model_of(
     run_answers.RunAnswer, run_answers.QueuedRunAnswer, run_answers.ActiveRunAnswer
 )
-OutputAnswer = model_of(run_answers.OutputAnswer)
-CancelAnswer = model_of(run_answers.CancelAnswer)
+OutputAnswer = model_of(Output, name="OutputAnswer")
+CancelAnswer = model_of(Cancelled, name="CancelAnswer")
 DetachAnswer = model_of(run_answers.DetachAnswer)
 DeleteAnswer = model_of(run_answers.DeleteAnswer)
 EpisodesAnswer = model_of(run_answers.EpisodesAnswer)
