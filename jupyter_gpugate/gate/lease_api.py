@@ -248,7 +248,7 @@ HANDLERS: tuple[type[LeaseHandler], ...] = (
 
 def lease_routes(
     gate: GateLoop, door: Door
-) -> list[tuple[str, type[RequestHandler], dict[str, Any]]]:
+) -> list[tuple[str, type[RequestHandler], dict[str, object]]]:
     """The routes of the lease protocol, for those whom the door admits."""
     shared = {"gate": gate, "door": door}
     return [(f"{LEASE_PATH}/{h.message.name}", h, shared) for h in HANDLERS]

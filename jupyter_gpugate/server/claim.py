@@ -6,8 +6,8 @@ import contextlib
 import json
 import socket
 from pathlib import Path
-from typing import Any
 
+from jupyter_gpugate.core.codec import JsonObject
 from jupyter_gpugate.gate.lock import GateLock, user_lock
 from jupyter_gpugate.places import SOCKET_RECORD, abstract_path, check_own, write_private
 
@@ -21,7 +21,7 @@ class Claim:
     Two homes may be set to one state directory, and an older version uses only its lock.
     """
 
-    def __init__(self, place: Path, state: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, place: Path, state: Path, settings: JsonObject) -> None:
         self._place = place
         self._state = state
         self._settings = settings
@@ -101,7 +101,7 @@ class Claim:
         )
         return [address for address in dict.fromkeys(found) if address]
 
-    def _in_force(self) -> dict[str, Any]:
+    def _in_force(self) -> JsonObject:
         try:
             record = json.loads(self._of_user.recorded() if self._of_user is not None else "")
         except ValueError:

@@ -35,6 +35,7 @@ from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.journal.local_disk import state_directory
 from jupyter_gpugate.places import SERVER_VARIABLE, SOCKET_VARIABLE, runs_folder
 from jupyter_gpugate.runs.lease_client import UnixClient
+from jupyter_gpugate.server.feed import StatusChange
 from jupyter_gpugate.server.figures import Figures
 from jupyter_gpugate.server.follower import Follower
 from jupyter_gpugate.server.forwarding import routes
@@ -203,8 +204,8 @@ class GpuGate(ExtensionApp):
         if not task.cancelled():
             self.log.error("runs are not followed any more", exc_info=task.exception())
 
-    def _tell(self, transition: dict[str, Any]) -> None:
-        self._bus.emit(schema_id=TRANSITION, data=transition)
+    def _tell(self, change: StatusChange) -> None:
+        self._bus.emit(schema_id=TRANSITION, data=vars(change))
 
     def _heard(self, live: int) -> None:
         """Update the time of the last activity, by which idle servers are culled."""

@@ -28,10 +28,9 @@ WAY = (Phase.GRANTED, Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
 
 
 @dataclass(frozen=True)
-class Transition:
-    """The status of a run that has changed."""
+class StatusChange:
+    """The new status of a run; ``at`` is wall-clock time."""
 
-    seq: int
     at: float
     name: str
     status: Status
@@ -40,6 +39,13 @@ class Transition:
     run_id: str
     end: EndName | None
     reason: str
+
+
+@dataclass(frozen=True)
+class Transition(StatusChange):
+    """The status of a run that has changed."""
+
+    seq: int
 
 
 @dataclass(frozen=True)

@@ -18,20 +18,22 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
+from jupyter_gpugate.core.codec import JsonObject
 from jupyter_gpugate.core.endings import cause_of
 from jupyter_gpugate.gate.port import Standing
 from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, UnixClient
 from jupyter_gpugate.runs.life import ENDED
-from jupyter_gpugate.server.feed import WAY
+from jupyter_gpugate.server.feed import WAY, StatusChange
 
 #: One question lasts so long where nothing happens.
 WAIT_S = 25.0
 #: The gate may be starting, and answers when it has.
 ANSWER_S = WAIT_S + 30.0
 
-Told = Callable[[dict[str, Any]], None]
-Hook = Callable[[dict[str, Any]], Any]
+Told = Callable[[StatusChange], None]
+#: A site's own function; it gets the run as the API answers it.
+Hook = Callable[[JsonObject], Any]
 
 
 class Follower:
@@ -93,27 +95,27 @@ class Follower:
 
     # -- hearing --------------------------------------------------------------------------------
 
-    def _question(self) -> dict[str, Any]:
+    def _question(self) -> Mapping[str, str | float]:
         return {"epoch": self._epoch, "after": self._last, "wait": WAIT_S}
 
     async def _asked(
-        self, path: str, query: Mapping[str, Any] | None = None, timeout_s: float = 20.0
-    ) -> dict[str, Any]:
+        self, path: str, query: Mapping[str, str | float] | None = None, timeout_s: float = 20.0
+    ) -> JsonObject:
         target = API_PATH + path + (f"?{urlencode(query)}" if query else "")
         response = await self._client.fetch(target, request_timeout=timeout_s)
         if response.code == HTTPStatus.NOT_FOUND:
             raise LookupError(path)
         if response.code != HTTPStatus.OK:
             raise ConnectionError(f"status {response.code}")
-        answer: dict[str, Any] = json.loads(response.body)
+        answer: JsonObject = json.loads(response.body)
         return answer
 
-    async def _hear(self, answer: dict[str, Any]) -> None:
+    async def _hear(self, answer: JsonObject) -> None:
         if answer["gap"]:
             found = {r: _standing_of(row) for r, row in answer["unfinished"].items()}
             await self._catch_up(found)
         for row in answer["transitions"]:
-            self._tell(row)
+            self._tell(_change_of(row))
         self._epoch, self._last = answer["epoch"], answer["last"]
         self._heard(self.live)
 
@@ -125,7 +127,7 @@ class Follower:
             return
         for run_id, standing in found.items():
             if before.get(run_id) != standing:
-                self._tell({**vars(standing), "run_id": run_id, "end": None, "reason": ""})
+                self._tell(_change_of({**vars(standing), "run_id": run_id}))
         for run_id in before.keys() - found.keys():
             await self._look_after(run_id)
 
@@ -136,31 +138,28 @@ class Follower:
         except LookupError:
             run = {"status": ""}
         if run["status"] == ENDED:
-            told = {name: run[name] for name in ("run_id", "name", "status", "phase", "attempt")}
-            self._tell({**told, "end": run["end"], "reason": cause_of(run["exit_reason"])})
+            self._tell(_change_of({**run, "reason": cause_of(run["exit_reason"])}))
         elif self._standings is not None and not run["status"]:
             self._standings.pop(run_id, None)
 
     # -- telling --------------------------------------------------------------------------------
 
-    def _tell(self, row: Mapping[str, Any]) -> None:
+    def _tell(self, change: StatusChange) -> None:
         if self._standings is None:
             self._standings = {}
-        run_id = row["run_id"]
-        if row["status"] == ENDED:
+        run_id = change.run_id
+        if change.status == ENDED:
             self._standings.pop(run_id, None)
         else:
-            standing = _standing_of(row)
+            standing = Standing(change.name, change.status, change.phase, change.attempt)
             if _is_behind(standing, self._standings.get(run_id)):
                 return
             self._standings[run_id] = standing
-        told = {name: value for name, value in row.items() if name != "seq"}
-        told.setdefault("at", time.time())
         try:
-            self._told(told)
+            self._told(change)
         except Exception:  # noqa: BLE001 - who listens badly must not end the listening of others
             self._log.exception("%s: its transition could not be emitted", run_id)
-        if row["status"] == ENDED and self._ended is not None:
+        if change.status == ENDED and self._ended is not None:
             hook = asyncio.ensure_future(self._call_hook(self._ended, run_id))
             self._hooks.add(hook)
             hook.add_done_callback(self._hooks.discard)
@@ -185,5 +184,19 @@ def _is_behind(now: Standing, known: Standing | None) -> bool:
     return WAY.index(now.phase) <= WAY.index(known.phase)
 
 
-def _standing_of(row: Mapping[str, Any]) -> Standing:
+def _change_of(row: JsonObject) -> StatusChange:
+    """Read a change of a run from a transition, or from another answer about it."""
+    return StatusChange(
+        at=row.get("at", time.time()),
+        name=row["name"],
+        status=row["status"],
+        phase=row["phase"],
+        attempt=row["attempt"],
+        run_id=row["run_id"],
+        end=row.get("end"),
+        reason=row.get("reason", ""),
+    )
+
+
+def _standing_of(row: JsonObject) -> Standing:
     return Standing(row["name"], row["status"], row["phase"], row["attempt"])

@@ -175,7 +175,7 @@ class ScriptHandler(GuardedHandler):
         self.finish(script, set_content_type="text/javascript; charset=utf-8")
 
 
-def routes(forward: Forward) -> list[tuple[str, type[GuardedHandler], dict[str, Any]]]:
+def routes(forward: Forward) -> list[tuple[str, type[GuardedHandler], dict[str, object]]]:
     """The routes of a Jupyter server."""
     return [
         (rf"{API_PATH}/(.*)", ForwardHandler, {"forward": forward}),

@@ -16,11 +16,10 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tornado.iostream import IOStream
 
-from jupyter_gpugate.core.codec import from_json, to_json
+from jupyter_gpugate.core.codec import JsonObject, from_json, to_json
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.clock import awake_time
 from jupyter_gpugate.gate.door import Door
@@ -72,7 +71,7 @@ class HostSettings:
     @classmethod
     def from_text(cls, text: str) -> HostSettings:
         """Read `as_text`; unknown settings of another version are ignored."""
-        given: dict[str, Any] = json.loads(text)
+        given: JsonObject = json.loads(text)
         names = {f.name for f in dataclasses.fields(Traits)}
         traits = {name: value for name, value in given["traits"].items() if name in names}
         return cls(

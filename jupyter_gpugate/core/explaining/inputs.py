@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Optional
 
-from jupyter_gpugate.core.codec import from_json, to_json
+from jupyter_gpugate.core.codec import JsonObject, from_json, to_json
 from jupyter_gpugate.core.leases import Granted, Lingering, RunLease
 from jupyter_gpugate.core.queued import GroupKey, Queued
 from jupyter_gpugate.core.samples import (
@@ -43,7 +43,7 @@ class Inputs:
     readers: tuple[ReaderHealth, ...]
 
 
-def inputs_of(state: GateState, sample: Sample, now: float) -> dict[str, Any]:
+def inputs_of(state: GateState, sample: Sample, now: float) -> JsonObject:
     """The ``inputs`` of a snapshot, as JSON data."""
     inputs = Inputs(
         now=now,
@@ -64,7 +64,7 @@ def inputs_of(state: GateState, sample: Sample, now: float) -> dict[str, Any]:
         devices=sample.devices,
         readers=sample.readers,
     )
-    data: dict[str, Any] = to_json(inputs)
+    data: JsonObject = to_json(inputs)
     return data
 
 

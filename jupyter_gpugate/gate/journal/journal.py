@@ -7,10 +7,10 @@ raised, none of them is.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from sqlalchemy import Connection, delete, insert, select
 
@@ -171,7 +171,7 @@ class Journal:
             _write_calibration(connection, kept)
             audited = rows.audit_rows(kept, wall)
             if audited:
-                connection.execute(insert(schema.audit), audited)
+                connection.execute(insert(schema.audit), [row._asdict() for row in audited])
             failpoint("store.write.after")
 
     def prune(self, max_age_s: float, max_rows: int) -> None:
@@ -183,7 +183,7 @@ class Journal:
             retention.prune(connection, self._wall(), max_age_s, max_rows)
 
 
-def _write_standing(connection: Connection, changed: dict[str, Any]) -> None:
+def _write_standing(connection: Connection, changed: Mapping[str, rows.StandingRow | None]) -> None:
     if changed:
         key = schema.standing.c.key
         connection.execute(delete(schema.standing).where(key.in_(changed)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypedDict, TypeVar
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.codec import from_json, to_json
@@ -41,6 +41,27 @@ class Written(NamedTuple):
     event: ev.Event
 
 
+class StandingRow(TypedDict):
+    """A row of the table ``standing``."""
+
+    key: str
+    wall: float
+    boot_id: str
+    kind: str
+    data: str
+
+
+class EventRow(TypedDict):
+    """A row of the table ``events``."""
+
+    wall: float
+    boot_id: str
+    kind: str
+    run_id: str | None
+    open: bool
+    data: str
+
+
 class Audited(NamedTuple):
     """An action that affects other runs, and its actor; empty if it was the gate."""
 
@@ -54,7 +75,7 @@ class Audited(NamedTuple):
 # -- to rows ------------------------------------------------------------------------------------
 
 
-def event_row(event: ev.Event, wall: float, boot_id: str) -> dict[str, Any]:
+def event_row(event: ev.Event, wall: float, boot_id: str) -> EventRow:
     """Return the event's row of the table ``events``."""
     return {
         "wall": wall,
@@ -93,22 +114,28 @@ def standing_key(event: ev.Event) -> str | None:
     return "drain" if isinstance(event, ev.DrainChanged) else None
 
 
-def standing_rows(events: Sequence[ev.Event], wall: float, boot_id: str) -> dict[str, Any]:
+def standing_rows(
+    events: Sequence[ev.Event], wall: float, boot_id: str
+) -> dict[str, StandingRow | None]:
     """Return, by key, the rows of ``standing`` after these events; None for a fact that ended."""
-    rows: dict[str, Any] = {}
+    rows: dict[str, StandingRow | None] = {}
     for event in events:
         key = standing_key(event)
         if key is not None:
             ends = isinstance(event, (ev.DeviceForgotten, ev.Unlocked))
             ends = ends or (isinstance(event, ev.DrainChanged) and not event.draining)
-            row = {"key": key, "wall": wall, "boot_id": boot_id, "kind": event.kind}
-            rows[key] = None if ends else {**row, "data": encoded(event)}
+            rows[key] = None if ends else _standing_row(key, event, wall, boot_id)
     return rows
 
 
-def audit_rows(events: Iterable[ev.Event], wall: float) -> list[dict[str, Any]]:
+def _standing_row(key: str, event: ev.Event, wall: float, boot_id: str) -> StandingRow:
+    kind, data = event.kind, encoded(event)
+    return {"key": key, "wall": wall, "boot_id": boot_id, "kind": kind, "data": data}
+
+
+def audit_rows(events: Iterable[ev.Event], wall: float) -> list[Audited]:
     """Return the rows of ``audit`` for events that affect other runs."""
-    return [entry._asdict() for event in events if (entry := _audited(event, wall)) is not None]
+    return [entry for event in events if (entry := _audited(event, wall)) is not None]
 
 
 def _audited(event: ev.Event, wall: float) -> Audited | None:  # noqa: PLR0911 - one case a kind

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from jupyter_gpugate.core.codec import JsonObject
 from jupyter_gpugate.core.evidence import Track
 from jupyter_gpugate.core.explaining.rows import (
     AttributionRow,
@@ -29,7 +29,7 @@ class ErrorAnswer:
 
     error: str
     message: str
-    detail: dict[str, Any]  # each error has its own
+    detail: JsonObject  # each error has its own
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class QueueAnswer(Snapshot):
 class QueueAnswerWithInputs(QueueAnswer):
     """The snapshot, with all that its decisions rested on."""
 
-    #: Free-form: read back by the function that decides, in whatever form it has.
-    inputs: dict[str, Any] = field(metadata={"description": "Only with `inputs=1`."})
+    #: Read back by the function that decides, in whatever form it has.
+    inputs: JsonObject = field(metadata={"description": "Only with `inputs=1`."})
     decisions: tuple[Grant, ...] = field(metadata={"description": "Only with `inputs=1`."})
 
 
@@ -155,5 +155,5 @@ class OpenApiAnswer:
     """The document itself."""
 
     openapi: str
-    info: dict[str, Any]  # as the OpenAPI specification has it
-    paths: dict[str, Any]  # as above
+    info: JsonObject  # as the OpenAPI specification has it
+    paths: JsonObject  # as above

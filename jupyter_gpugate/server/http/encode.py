@@ -19,7 +19,7 @@ def encode(value: Any, *, sort_keys: bool = False) -> str:
     return json.dumps(value, default=fields_of, sort_keys=sort_keys, check_circular=False)
 
 
-def fields_of(value: Any) -> dict[str, Any]:
+def fields_of(value: Any) -> dict[str, object]:
     """Return the fields of a dataclass, or the items of a mapping, by their names in JSON."""
     names = _NAMES.get(type(value))
     if names is None:

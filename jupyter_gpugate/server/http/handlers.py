@@ -248,10 +248,10 @@ def described() -> str:
     return json.dumps(document(HANDLERS))
 
 
-def api_routes(services: Services) -> list[tuple[str, type[RequestHandler], dict[str, Any]]]:
+def api_routes(services: Services) -> list[tuple[str, type[RequestHandler], dict[str, object]]]:
     """The routes of the user API."""
-    shared = {"services": services}
-    routes: list[tuple[str, type[RequestHandler], dict[str, Any]]] = [
+    shared: dict[str, object] = {"services": services}
+    routes: list[tuple[str, type[RequestHandler], dict[str, object]]] = [
         (API_PATH + re.escape(handler.path).replace(r"\{run_id\}", f"({RUN_ID})"), handler, shared)
         for handler in HANDLERS
     ]

@@ -15,6 +15,9 @@ from jupyter_gpugate.server.http.contract import Call, calls_of
 from jupyter_gpugate.server.http.shapes import ErrorAnswer
 from jupyter_gpugate.server.http.wire import NoQuery
 
+#: A part of an OpenAPI document, whose form is given by its specification.
+OpenApi = dict[str, Any]
+
 RUN_ID = r"[A-Za-z0-9._-]{1,64}"
 #: Every call may answer with these: bad input, no permission, no gate.
 ALWAYS = (400, 401, 403, 503)
@@ -26,11 +29,11 @@ DESCRIPTION = (
 )
 
 
-def document(handlers: Sequence[type[ApiHandler]]) -> dict[str, Any]:
+def document(handlers: Sequence[type[ApiHandler]]) -> OpenApi:
     """The document of an API with these handlers."""
     calls = {(h.path, method): call for h in handlers for method, call in calls_of(h).items()}
     schemas = _Schemas(list(calls.values()))
-    paths: dict[str, Any] = {}
+    paths: OpenApi = {}
     for (path, method), call in calls.items():
         paths.setdefault(path, {})[method] = _operation(path, method, call, schemas)
     return {
@@ -64,15 +67,15 @@ class _Schemas:
             *((answer, "serialization") for answer in sorted(answers, key=lambda m: m.__name__)),
         ]
         _, defined = models_json_schema(wanted, ref_template=REFERENCE)
-        self.definitions: dict[str, Any] = defined["$defs"]
+        self.definitions: OpenApi = defined["$defs"]
 
-    def content(self, model: type[BaseModel]) -> dict[str, Any]:
+    def content(self, model: type[BaseModel]) -> OpenApi:
         """A body of this model."""
         return {JSON: {"schema": {"$ref": REFERENCE.format(model=model.__name__)}}}
 
 
-def _operation(path: str, method: str, call: Call, schemas: _Schemas) -> dict[str, Any]:
-    operation: dict[str, Any] = {
+def _operation(path: str, method: str, call: Call, schemas: _Schemas) -> OpenApi:
+    operation: OpenApi = {
         "operationId": method + path.translate({ord(c): "_" for c in "/{}."}),
         "summary": call.summary.partition("\n")[0],
         "parameters": [*_parameters(path, call.query), *_conditional(call)],
@@ -83,8 +86,8 @@ def _operation(path: str, method: str, call: Call, schemas: _Schemas) -> dict[st
     return operation
 
 
-def _parameters(path: str, query: type[BaseModel]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+def _parameters(path: str, query: type[BaseModel]) -> list[OpenApi]:
+    found: list[OpenApi] = []
     if "{run_id}" in path:
         schema = {"type": "string", "pattern": f"^{RUN_ID}$"}
         found.append({"name": "run_id", "in": "path", "required": True, "schema": schema})
@@ -103,7 +106,7 @@ def _parameters(path: str, query: type[BaseModel]) -> list[dict[str, Any]]:
     return found
 
 
-def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+def _without_null(schema: OpenApi) -> OpenApi:
     """Return a query's schema without null: an option is present or absent."""
     choices = [one for one in schema.get("anyOf", ()) if one != {"type": "null"}]
     if not choices:
@@ -112,15 +115,15 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
     return {**kept, **choices[0]}
 
 
-def _conditional(call: Call) -> list[dict[str, Any]]:
+def _conditional(call: Call) -> list[OpenApi]:
     if not call.polled:
         return []
     schema = {"type": "string"}
     return [{"name": "If-None-Match", "in": "header", "required": False, "schema": schema}]
 
 
-def _responses(path: str, call: Call, schemas: _Schemas) -> dict[str, Any]:
-    answers: dict[str, Any] = {}
+def _responses(path: str, call: Call, schemas: _Schemas) -> OpenApi:
+    answers: OpenApi = {}
     for status in call.statuses:
         answers[str(status)] = {
             "description": HTTPStatus(status).phrase,

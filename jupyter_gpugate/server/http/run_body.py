@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic.json_schema import JsonSchemaValue
 
 from jupyter_gpugate.core.run_spec import FIELD
 from jupyter_gpugate.server.http.wire import (
     Body,
     Bytes,
+    Declared,
     KernelBody,
     LimitName,
     Name,
@@ -17,7 +19,7 @@ from jupyter_gpugate.server.http.wire import (
     SystemText,
     Text,
     Variable,
-    bounds,
+    bounded,
 )
 
 
@@ -36,7 +38,7 @@ class InputsBody(Body):
 
 
 #: One of the two, as a schema says it.
-SOURCE_OR_ARGV: dict[str, Any] = {
+SOURCE_OR_ARGV: JsonSchemaValue = {
     "oneOf": [
         {"required": ["source"], "properties": {"source": {"type": "string"}}},
         {
@@ -66,8 +68,11 @@ class _SourceOrArgv(Body):
         return self
 
 
+#: A type, an annotated type or a union, which have no common type.
+FieldType = Any
+
 #: The types of those fields of a run that are more than a number, a switch or a choice.
-TYPES: dict[str, Any] = {
+TYPES: dict[str, FieldType] = {
     "name": Name,
     "source": str | None,
     "argv": Annotated[list[Text], Field(min_length=1)] | None,
@@ -87,7 +92,7 @@ TYPES: dict[str, Any] = {
 }
 
 
-def _declared(name: str) -> tuple[Any, Any]:
+def _declared(name: str) -> tuple[FieldType, Any]:
     """Return the type of a field of a run and its default."""
     field = FIELD[name]
     if field.kind is None:
@@ -95,11 +100,11 @@ def _declared(name: str) -> tuple[Any, Any]:
         return kind, kind() if kind in {HintsBody, InputsBody} else field.default
     if field.choices:
         return Literal[field.choices], field.default
-    kind = field.kind if field.most is None else Annotated[field.kind, Field(**bounds(name))]
+    kind = field.kind if field.most is None else Annotated[field.kind, bounded(name)]
     return kind | None if field.default is None else kind, field.default
 
 
-_DECLARED: dict[str, Any] = {name: _declared(name) for name in FIELD}
+_DECLARED: Declared = {name: _declared(name) for name in FIELD}
 RunBody: type[BaseModel] = create_model(
     "RunBody",
     __base__=_SourceOrArgv,

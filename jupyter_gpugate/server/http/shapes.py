@@ -17,6 +17,7 @@ from jupyter_gpugate.runs.orders import Cancelled
 from jupyter_gpugate.runs.reading import Output
 from jupyter_gpugate.server.feed import Transitions
 from jupyter_gpugate.server.http import answers, run_answers
+from jupyter_gpugate.server.http.wire import Declared
 
 
 class Answer(BaseModel):
@@ -28,7 +29,7 @@ class Answer(BaseModel):
 
 def model_of(kind: type[Any], *forms: type[Any], name: str = "") -> type[BaseModel]:
     """Make the model of an answer; fields that only other forms of it have are optional."""
-    found: dict[str, Any] = {}
+    found: Declared = {}
     for form in (kind, *forms):
         hints = get_type_hints(form)
         for field in fields(form):

@@ -14,6 +14,7 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
+from pydantic.fields import FieldInfo
 
 from jupyter_gpugate.core.run_spec import FIELD, LOCK_S, LONGEST_LOCK_S
 from jupyter_gpugate.core.run_spec import NAME as RUN_NAME
@@ -86,12 +87,19 @@ class NoQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def bounds(name: str) -> dict[str, Any]:
-    """Return the bounds of a number, as pydantic names them."""
+#: The types and defaults of a model's fields, as `create_model` takes them.
+Declared = dict[str, Any]
+
+
+def bounded(name: str) -> FieldInfo:
+    """Return the bounds of a number."""
     field = FIELD[name]
-    if field.kind is float:
-        return {"gt": field.least, "le": field.most, "allow_inf_nan": False}
-    return {"ge": field.least, "le": field.most}
+    found: FieldInfo = (
+        Field(gt=field.least, le=field.most, allow_inf_nan=False)
+        if field.kind is float
+        else Field(ge=field.least, le=field.most)
+    )
+    return found
 
 
 class KernelBody(Body):
@@ -189,9 +197,9 @@ class EstimateQuery(NoQuery):
     """The newest run of a name, unchanged or varied."""
 
     name: Name
-    workers: Annotated[int, Field(**bounds("workers"))] | None = None
-    gpus: Annotated[int, Field(**bounds("gpus"))] | None = None
-    episodes: Annotated[int, Field(**bounds("episodes"))] | None = None
+    workers: Annotated[int, bounded("workers")] | None = None
+    gpus: Annotated[int, bounded("gpus")] | None = None
+    episodes: Annotated[int, bounded("episodes")] | None = None
 
 
 class ForgetQuery(NoQuery):
