@@ -28,6 +28,7 @@ class Usage:
     first_used_at: Optional[float] = None
     episode_at_first_use: int = 0
     peak_moved_at: float = 0.0
+    episode_at_peak: int = 0  # episodes that had ended when the peak last moved
     settled: bool = False
     overrun_at: Optional[float] = None
     process_peak_bytes: int = 0  # the greatest of any one process of the tree

@@ -24,7 +24,9 @@ class Traits:
     watch_vram_share: float = 0.5
     watch_ram_share: float = 0.25
     settle_s: float = 60.0
+    settle_early_s: float = 10.0  # after several whole episodes
     settle_unmoved_s: float = 600.0  # without episodes
+    settle_ram_unmoved_s: float = 120.0  # without episodes, of RAM
     linger_s: float = 30.0
     stale_after_s: float = 3.0
     absent_after_s: float = 30.0

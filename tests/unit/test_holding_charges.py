@@ -9,7 +9,7 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.memory.holding import observe
 from jupyter_gpugate.core.requests import Basis
-from jupyter_gpugate.core.resources import GB, MB
+from jupyter_gpugate.core.resources import GB, MB, RAM
 from jupyter_gpugate.core.state import GateState, Traits
 from tests.kit.core_builders import (
     GPU,
@@ -56,6 +56,18 @@ def test_a_rising_peak_puts_settling_off() -> None:
     assert settles(watched(), *late) == [360]  # an episode lasts 120 s; the last rise is at 240
 
 
+def test_three_whole_episodes_settle_a_run_that_has_stopped_growing() -> None:
+    """Of the three the last two must not have raised the peak, nor the last ten seconds."""
+    quick = [(n, 2 * GB, n) for n in range(1, 30)]
+    assert settles(watched(), *quick) == [11]
+    slower = [(n, 2 * GB, n // 8) for n in range(1, 60)]
+    assert settles(watched(), *slower) == [32]  # one under way at the first use, and three more
+    late = [(n, (1 if n < 26 else 2) * GB, n // 8) for n in range(1, 60)]
+    assert settles(watched(), *late) == [48]  # one under way at the rise, and two more
+    shared = [(n, 2 * GB, n // 2) for n in range(1, 60)]
+    assert settles(watched(workers=4), *shared) == [14]  # each worker had one under way
+
+
 def test_zero_use_never_settles() -> None:
     """A run that has not begun to use the GPU has shown nothing."""
     assert settles(watched(), *[(10 * n, 0, n) for n in range(1, 100)]) == []
@@ -64,6 +76,23 @@ def test_zero_use_never_settles() -> None:
 def test_without_episodes_settling_takes_ten_minutes() -> None:
     """A program that counts nothing is left alone until its peak has stood for long."""
     assert settles(watched(episodes=1), *[(10 * n, GB, 0) for n in range(1, 90)]) == [610]
+
+
+def test_without_episodes_ram_settles_after_two_minutes() -> None:
+    """RAM that a program needs later can be taken from caches; a GPU has none to give."""
+    state = live(episodes=1)
+    lease = state.leases["run"]
+    terms = replace(lease.terms, basis=dict.fromkeys(lease.charges, Basis.WATCH))
+    state = replace(state, leases={"run": replace(lease, terms=terms)})
+    found = []
+    for second in range(10, 200, 10):
+        state = apply(state, [beat(state, at=NOW + second, ram=GB)])
+        state, events = observe(state, seen(NOW + second, GB, GB), NOW + second)
+        state = apply(state, events)
+        recharged = [e for e in events if isinstance(e, ev.Recharged) and RAM in e.charges]
+        found += [second for _ in recharged]
+    assert found == [130]
+    assert state.leases["run"].charges[RAM] == int(1.25 * GB) + 256 * MB
 
 
 def test_a_settled_charge_only_falls() -> None:

@@ -22,7 +22,7 @@ from jupyter_gpugate.core.samples import (
 from jupyter_gpugate.core.shares import Growth
 from jupyter_gpugate.core.state import GateState, Traits
 from tests.kit.checked_simulation import GPU_IS_LOST
-from tests.kit.core_builders import GPU, NOW, gate, request, sample, start, using
+from tests.kit.core_builders import GPU, NOW, board, gate, request, sample, start, using
 
 
 def holding(state: GateState, held: int, run_id: str = "run") -> GateState:
@@ -76,6 +76,14 @@ def test_the_floor_of_a_gpu_follows_others(rise: int, floor: int) -> None:
     """At least 256 MB, at most a tenth, between them the fastest growth of others."""
     state = replace(gate(), growth={GPU: Growth(rises=((NOW - 300, rise), (NOW, 0)))})
     assert rooms(state, sample(), NOW)[GPU].floor_bytes == floor
+
+
+@pytest.mark.parametrize(("devices", "share"), [(0, 4), (1, 4), (2, 4), (3, 6), (8, 16)])
+def test_the_share_of_ram_of_an_unknown_run(devices: int, share: int) -> None:
+    """A quarter, or less on a machine with many devices, so that each can have such a run."""
+    state = gate(boards=[board(index) for index in range(devices)])
+    seen = sample(boards=[], ram_total=240 * GB, ram=200 * GB)
+    assert rooms(state, seen, NOW)[RAM].share_bytes == 240 * GB // share
 
 
 def test_an_earmark_counts_against_all_that_come_later() -> None:

@@ -181,6 +181,21 @@ def test_only_one_unmeasured_run_settles_on_a_device_at_a_time() -> None:
     assert lease.terms.caps[GPU] == 12 * GB  # a settled run keeps its larger cap
 
 
+def test_twenty_new_runs_that_use_next_to_nothing_follow_each_other_in_seconds() -> None:
+    """With 22 GB free, three fit at a quarter of the RAM each; every wave makes room for the next
+    as soon as it has shown that it holds 26 MB.
+    """
+    simulation = CheckedSimulation(ram_bytes=23 * GB)  # of which the system has one
+    cell = Behaviour(600, ram=ramp(26 * MB), episodes=int)
+    setting = Setting(workers=1, episodes=600)
+    runs = [simulation.submit("new", cell, setting=setting, gpus=0) for _ in range(20)]
+    simulation.step()
+    assert [grant.charges[RAM] for _, grant in simulation.granted] == [23 * GB // 4] * 3
+    assert simulation.until(lambda: set(runs) == set(simulation.runs)) <= 90
+    settled = simulation.state.leases[runs[0]].charges[RAM]
+    assert settled == int(1.25 * (26 + 12) * MB) + 256 * MB  # its supervisor's 12 MB count as well
+
+
 def test_zero_use_is_not_settled_use_but_gives_the_slot_up() -> None:
     """A watch run that uses no GPU keeps its charge; after ten minutes its slot passes on."""
     simulation = CheckedSimulation(devices(), Traits(watch_slot_s=600))

@@ -75,15 +75,13 @@ class Asks(NamedTuple):
                 # A start never needs more than the machine has: the margin is dropped first.
                 charge = max(most, charge if need.peak_bytes is None else need.peak_bytes)
             return Ask(charge, Basis.DECLARED if room.declared else need.basis)
-        traits = self.state.traits
-        share = traits.watch_vram_share if room.device else traits.watch_ram_share
         charge = provisional_charge(
             prior_bytes=need.prior_bytes,
             lower_bound_bytes=need.lower_bound_bytes,
-            share_bytes=int(share * room.total_bytes),
+            share_bytes=room.share_bytes,
             fits_alone_bytes=room.alone_bytes,
             fits_now_bytes=room.room_bytes,
-            shrink=self.waited_s >= traits.watch_wait_s,
+            shrink=self.waited_s >= self.state.traits.watch_wait_s,
         )
         return Ask(charge, Basis.WATCH)
 

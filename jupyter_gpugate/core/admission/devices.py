@@ -42,3 +42,15 @@ def ignored_settings(state: GateState) -> tuple[str, ...]:
         elif device.mig_enabled:
             notes.append(f"usable_vram_mb: {name} is divided into slices: name those")
     return tuple(notes)
+
+
+def is_resource(device: Device) -> bool:
+    """Return whether runs are placed on a device: not a divided board, nor one on shared RAM."""
+    return not device.mig_enabled and not device.unified
+
+
+def ram_share(state: GateState) -> float:
+    """Return the share of RAM of a run of which nothing is known: one on each device takes half."""
+    devices = sum(map(is_resource, state.inventory.values()))
+    share = state.traits.watch_ram_share
+    return min(share, 1 / (2 * devices)) if devices else share

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Callable, Optional
 
-from jupyter_gpugate.core.admission.devices import lock_on
+from jupyter_gpugate.core.admission.devices import is_resource, lock_on, ram_share
 from jupyter_gpugate.core.decisions import Check, Earmark, Reason
 from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.memory.settling import holds_watch_slot, is_overrun
@@ -61,6 +61,7 @@ class Room:
     device: Optional[Device] = None
     cgroup: str = ""  # of RAM: where the runs live that this room is for, as in their requests
     bound_by: str = MACHINE  # of RAM: the cgroup whose limit binds
+    share_bytes: int = 0  # charged to a run of which nothing is known
     room_bytes: int = field(init=False)  # what is left to give
 
     def __post_init__(self) -> None:
@@ -124,7 +125,7 @@ def rooms(state: GateState, sample: Sample, now: float) -> dict[str, Room]:
         if cgroup:
             result[ram_in(cgroup)] = ram_room(state, sample.ram, now, cgroup)
     for uuid, device in state.inventory.items():
-        if not device.mig_enabled and not device.unified:
+        if is_resource(device):
             result[uuid] = _device_room(state, sample, now, device)
     return result
 
@@ -169,6 +170,7 @@ def ram_room(state: GateState, ram: Optional[RamReading], now: float, cgroup: st
         unread=unread,
         overrun=_runs_where(state.leases.values(), lambda lease: is_overrun(lease, RAM)),
         cgroup=cgroup,
+        share_bytes=int(ram_share(state) * total),
     )
     if ram is None or reading is None or reading.bound_by == MACHINE:
         return room
@@ -237,6 +239,7 @@ def _device_room(state: GateState, sample: Sample, now: float, device: Device) -
         overrun=_runs_where(leases, lambda lease: is_overrun(lease, uuid)),
         utilisation=round(state.utilisation.get(uuid, 0.0), 2),
         device=device,
+        share_bytes=int(state.traits.watch_vram_share * device.total_bytes),
     )
     if usable is not None and unread is not None and unread.check is Check.UNMEASURED:
         return _declared(room, usable, sum(lease.charges.get(uuid, 0) for lease in here))

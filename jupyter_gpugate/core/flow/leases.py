@@ -241,6 +241,7 @@ def _recharged(draft: Draft, event: ev.Recharged) -> None:
                 overrun_at=event.at,
                 first_used_at=event.at,
                 episode_at_first_use=lease.live.reported.episode,
+                episode_at_peak=lease.live.reported.episode,
             )
     charges, stage = {**lease.charges, **event.charges}, _with_usage(lease.live, usage)
     draft.keep(replace(lease, charges=charges, stage=stage))

@@ -8,12 +8,15 @@ from typing import Final, Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.leases import Lease, RunLease, Usage
-from jupyter_gpugate.core.resources import MB
+from jupyter_gpugate.core.resources import MB, RAM
 from jupyter_gpugate.core.state import GateState
 
 SETTLED_FACTOR: Final = 1.25
 SETTLED_EXTRA_BYTES: Final = 256 * MB
 OVERRUN_FACTOR: Final = 1.25
+#: Whole episodes after which a run settles early, and how many of them must not raise its peak.
+EARLY_EPISODES: Final = 3
+EARLY_UNMOVED_EPISODES: Final = 2
 
 
 def settling_events(state: GateState, lease: RunLease, now: float) -> Iterable[ev.Recharged]:
@@ -25,7 +28,7 @@ def settling_events(state: GateState, lease: RunLease, now: float) -> Iterable[e
             total = _total(state, resource)
             raised = overrun_charge(usage.held_bytes)
             overrun[resource] = max(usage.held_bytes, min(raised, total)) if total else raised
-        elif is_unsettled(lease, resource) and _has_settled(state, lease, usage, now):
+        elif is_unsettled(lease, resource) and _has_settled(state, lease, resource, now):
             settled[resource] = settled_charge(usage.peak_bytes, charge)
     if overrun:
         yield ev.Recharged(now, lease.run_id, lease.terms.fence, overrun, "overrun")
@@ -64,21 +67,38 @@ def holds_watch_slot(state: GateState, lease: Lease, resource: str, now: float) 
     return used or now - since < state.traits.watch_slot_s
 
 
-def _has_settled(state: GateState, lease: RunLease, usage: Usage, now: float) -> bool:
-    """A whole episode since the first use, and a peak that has stopped moving.
+def _has_settled(state: GateState, lease: RunLease, resource: str, now: float) -> bool:
+    """Return whether whole episodes have ended since the first use, and the peak stands still.
 
     Zero use is not settled use.
     """
+    usage, traits = lease.usage[resource], state.traits
     if lease.live is None or usage.peak_bytes == 0 or usage.first_used_at is None:
         return False
-    unmoved = now - max(usage.peak_moved_at, usage.first_used_at)
-    setting = lease.request.setting
-    if setting.episodes <= 1:
-        return unmoved >= state.traits.settle_unmoved_s
-    # The episodes under way at the first use were not whole ones: one a worker, and one more.
-    reported = lease.live.reported
-    whole = reported.episode > usage.episode_at_first_use + setting.workers
-    return whole and unmoved >= max(state.traits.settle_s, reported.longest_episode_s)
+    unmoved_s = now - max(usage.peak_moved_at, usage.first_used_at)
+    if lease.request.setting.episodes <= 1:
+        limit_s = traits.settle_ram_unmoved_s if resource == RAM else traits.settle_unmoved_s
+        return unmoved_s >= limit_s
+    longest_s = lease.live.reported.longest_episode_s
+    is_long = _whole(lease, usage.episode_at_first_use) >= 1
+    if is_long and unmoved_s >= max(traits.settle_s, longest_s):
+        return True
+    return _has_settled_early(lease, usage) and unmoved_s >= traits.settle_early_s
+
+
+def _has_settled_early(lease: RunLease, usage: Usage) -> bool:
+    """Return whether enough whole episodes have ended, and the last of them moved no peak."""
+    enough = _whole(lease, usage.episode_at_first_use) >= EARLY_EPISODES
+    return enough and _whole(lease, usage.episode_at_peak) >= EARLY_UNMOVED_EPISODES
+
+
+def _whole(lease: RunLease, since: int) -> int:
+    """Count the episodes that began and ended since so many had ended.
+
+    Those that were under way at that moment, one a worker, were not whole ones.
+    """
+    done = lease.live.reported.episode if lease.live else 0
+    return done - since - lease.request.setting.workers
 
 
 def _total(state: GateState, resource: str) -> Optional[int]:

@@ -152,7 +152,7 @@ def _trees(sample: Sample, attribution: Attribution) -> dict[str, _Tree]:
 def _moved(live: Live, usage: Usage, held: int, taken_at: float) -> Usage:
     """Return the usage after a reading, whatever the resource."""
     since = usage.read_at if usage.read_at is not None else live.started_at
-    first = usage.first_used_at
+    first, rises = usage.first_used_at, held > usage.peak_bytes
     return replace(
         usage,
         held_bytes=held,
@@ -163,7 +163,8 @@ def _moved(live: Live, usage: Usage, held: int, taken_at: float) -> Usage:
         episode_at_first_use=(
             live.reported.episode if first is None else usage.episode_at_first_use
         ),
-        peak_moved_at=taken_at if held > usage.peak_bytes else usage.peak_moved_at,
+        peak_moved_at=taken_at if rises else usage.peak_moved_at,
+        episode_at_peak=live.reported.episode if rises else usage.episode_at_peak,
     )
 
 
