@@ -1,4 +1,4 @@
-"""Runs in notebook kernels and terminals; may import core.run_spec, places, proc.
+"""Runs in notebook kernels and terminals; may import core.run_spec, places, proc, programs.worker.
 
 The way to the gate for notebooks, terminals and scripts.
 """

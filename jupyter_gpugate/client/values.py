@@ -1,32 +1,33 @@
 """Carries values between notebook and run: files under the user's uid, never the request.
 
-A value is ``NAME.pickle`` (protocol 5) beside ``NAME.buffers``, in which its large buffers stand
-one after the other, each after its length; a loader maps them instead of reading.
-Pickles are only read under the uid that wrote them.  `programs/worker/values.py` is the other end.
+A value is ``NAME.pickle``, with its large buffers in ``NAME.buffers``; `programs/worker/values.py`,
+which is the other end, has the same pickler and buffers.  Pickles are only read under the uid that
+wrote them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
-import mmap
 import os
 import pickle
 import shutil
-import sys
 import time
 import types
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, BinaryIO, Final
 
 from jupyter_gpugate.places import staging_folder
+from jupyter_gpugate.programs.worker.buffers import mapped_buffers, out_of_band
+from jupyter_gpugate.programs.worker.pickling import (
+    Reducer,
+    cloudpickle_if_installed,
+    dump_by_value,
+    refuse_open_file,
+    tensor_in_host_memory,
+)
 
-#: Smaller buffers stay inside the pickle: a page each would cost more than it saves.
-_OUT_OF_BAND_FROM: Final = 64 * 1024
-#: Alignment of a buffer, for arithmetic on vectors; its length precedes it.
-_ALIGNED: Final = 64
 #: A staging folder that is older has lost its notebook: a submit takes it over in seconds.
 _ABANDONED_S: Final = 86400.0
 
@@ -67,7 +68,7 @@ def write(folder: Path, name: str, value: object) -> None:
     try:
         with _new_file(folder / f"{name}.buffers") as buffers:
             with _new_file(folder / f"{name}.pickle") as file:
-                _pickler()(file, protocol=5, buffer_callback=_outside(buffers)).dump(value)
+                dump_by_value(value, file, out_of_band(buffers), _reducer())
             is_empty = not buffers.tell()
         if is_empty:
             (folder / f"{name}.buffers").unlink()
@@ -90,7 +91,7 @@ def read(path: Path) -> Any:
     with path.open("rb") as file:
         _refuse_others(path, file)
         try:
-            buffers = _buffers(path.with_suffix(".buffers"))
+            buffers = mapped_buffers(path.with_suffix(".buffers"), _refuse_others)
             return pickle.load(file, buffers=buffers)  # noqa: S301 - a file of our own uid
         except ValueCannotTravel:
             raise
@@ -108,34 +109,7 @@ def _clear_away(root: Path) -> None:
                 discard(folder)
 
 
-def _outside(buffers: IO[bytes]) -> Callable[[pickle.PickleBuffer], bool]:
-    def outside(buffer: pickle.PickleBuffer) -> bool:
-        with buffer.raw() as raw:
-            if raw.nbytes < _OUT_OF_BAND_FROM:
-                return True  # it stays inside the pickle
-            buffers.write(raw.nbytes.to_bytes(8, "little").ljust(_ALIGNED, b"\0"))
-            buffers.write(raw)
-            buffers.write(bytes(-raw.nbytes % _ALIGNED))
-        return False
-
-    return outside
-
-
-def _buffers(path: Path) -> Iterator[memoryview]:
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        _refuse_others(path, file)
-        whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-    at = 0
-    while at < len(whole):
-        size = int.from_bytes(whole[at : at + 8], "little")
-        at += _ALIGNED
-        yield whole[at : at + size]
-        at += size + -size % _ALIGNED
-
-
-def _refuse_others(path: Path, file: IO[bytes]) -> None:
+def _refuse_others(path: Path, file: BinaryIO) -> None:
     owner = os.fstat(file.fileno()).st_uid
     if owner != os.getuid():
         raise ValueCannotTravel(f"{path} was written by uid {owner}: it is not read")
@@ -150,32 +124,18 @@ def _way_out(error: Exception) -> str:
     )
 
 
-def _pickler() -> Callable[..., Any]:
-    # cloudpickle takes what the notebook itself defines: functions and classes of __main__.
-    base: Any = pickle.Pickler
-    with contextlib.suppress(ImportError):
-        import cloudpickle
+def _reducer() -> Reducer:
+    """Return the reducer of inputs; without cloudpickle it refuses what only this notebook has."""
+    only_by_name = cloudpickle_if_installed() is None
 
-        base = cloudpickle.Pickler
-
-    class Pickler(base):  # type: ignore[misc]
-        def reducer_override(self, value: Any) -> Any:
-            _refuse_open_file(value)
-            reduced = _in_host_memory(value)
-            if reduced is not NotImplemented:
-                return reduced
-            if base is not pickle.Pickler:
-                return super().reducer_override(value)
+    def reduce(value: Any) -> Any:
+        refuse_open_file(value)
+        reduced = tensor_in_host_memory(value)
+        if reduced is NotImplemented and only_by_name:
             _refuse_of_main(value)
-            return NotImplemented
+        return reduced
 
-    return Pickler
-
-
-def _refuse_open_file(value: Any) -> None:
-    """Refuse what cloudpickle would take as a copy in memory, at the start of the file."""
-    if isinstance(value, io.TextIOWrapper) and value not in (sys.stdout, sys.stderr):
-        raise TypeError("an open file cannot be copied to a run; pass its path")
+    return reduce
 
 
 def _refuse_of_main(value: Any) -> None:
@@ -187,18 +147,8 @@ def _refuse_of_main(value: Any) -> None:
         )
 
 
-def _in_host_memory(value: Any) -> Any:
-    """Reduce a tensor to an array: off the notebook's GPU, and with a buffer of its own."""
-    torch = sys.modules.get("torch")
-    if torch is not None and type(value) is torch.Tensor and not value.requires_grad:
-        # Kinds that NumPy has not, such as bfloat16 or sparse, take torch's own way.
-        with contextlib.suppress(TypeError, RuntimeError):
-            return torch.from_numpy, (value.cpu().resolve_conj().resolve_neg().numpy(),)
-    return NotImplemented
-
-
 @contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes]]:
+def _new_file(path: Path) -> Iterator[BinaryIO]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         yield file

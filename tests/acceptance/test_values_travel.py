@@ -169,7 +169,10 @@ def test_what_notebook_and_cell_define_travels_with_its_class(notebook: UserNote
 
 
 CANNOT = {
-    "an open file": ("x = open('/dev/null')", "TypeError: an open file cannot be copied to a run"),
+    "an open file": (
+        "x = open('/dev/null')",
+        "TypeError: an open file cannot be copied to another",
+    ),
     "a lock": ("import threading\nx = [threading.Lock()]", "TypeError"),
     "a generator": ("x = (n for n in [1])", "TypeError"),
     "a class of its own mind": (

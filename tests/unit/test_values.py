@@ -120,7 +120,7 @@ def test_an_open_file_is_no_input(tmp_path: Path) -> None:
     with (tmp_path / "log").open() as log, pytest.raises(values.ValueCannotTravel) as told:
         values.stage({"settings": {"log": log}})
     assert "--input settings: `settings` cannot be given to a run" in str(told.value)
-    assert "an open file cannot be copied to a run; pass its path" in str(told.value)
+    assert "an open file cannot be copied to another process; pass its path" in str(told.value)
 
 
 def test_without_cloudpickle_plain_values_still_travel(monkeypatch: pytest.MonkeyPatch) -> None:
