@@ -8,6 +8,8 @@ from typing import Any, Final, Optional
 #: Fields of a submit whose messages a person understands without the field's name.
 _CLEAR_WITHOUT_FIELD: Final = (
     "argv",
+    "chosen.ram_bytes",
+    "chosen.vram_bytes",
     "cwd",
     "gpus",
     "hints.ram_bytes",

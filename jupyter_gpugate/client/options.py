@@ -139,6 +139,18 @@ RUN_OPTIONS: Final = (
     _option("--hint-vram", type=size, metavar="SIZE", help="your own estimate of GPU memory: 2GB"),
     _option("--hint-ram", type=size, metavar="SIZE", help="your own estimate of RAM: 4GB"),
     _option(
+        "--vram",
+        type=size,
+        metavar="SIZE",
+        help="exactly this much GPU memory per GPU, instead of an estimate: 20GB",
+    ),
+    _option(
+        "--ram",
+        type=size,
+        metavar="SIZE",
+        help="exactly this much RAM, instead of an estimate: 8GB",
+    ),
+    _option(
         "--set",
         type=parameter,
         action="append",

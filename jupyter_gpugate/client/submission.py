@@ -65,12 +65,16 @@ def flat(lists: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _of_any_run(options: Namespace) -> Body:
+    if options.gpus == 0 and options.vram is not None:
+        raise SubmissionError("--vram chooses GPU memory, but --gpus 0 asks for no GPU: omit one")
     body = {
         "name": options.name,
         **_values(options, RUN_OPTIONS),
         "parameters": dict([*options.set, *options.set_free]),
         "memory_irrelevant": [name for name, _ in options.set_free],
         "hints": _without_gaps({"vram_bytes": options.hint_vram, "ram_bytes": options.hint_ram}),
+        # A gate of an older version does not know the field.
+        "chosen": _without_gaps({"vram_bytes": options.vram, "ram_bytes": options.ram}) or None,
         "cwd": _folder(),
         "environment": _environment(options.drop_env),
         "umask": environment.umask(),

@@ -17,6 +17,7 @@ class Origin(str, Enum):
     FITTED = "fitted"
     SCALED = "scaled"
     HINT = "hint"
+    CHOSEN = "chosen"
 
 
 @dataclass(frozen=True)

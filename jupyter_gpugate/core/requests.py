@@ -14,6 +14,7 @@ from jupyter_gpugate.core.samples import ProcessKey
 class Basis(str, Enum):
     """The rung of the trust ladder that a run was admitted by, per resource."""
 
+    CHOSEN = "chosen"
     CALIBRATED = "calibrated"
     HINT = "hint"
     WATCH = "watch"
@@ -61,6 +62,17 @@ class Hints:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """The amounts that the author has fixed: GPU memory is per device."""
+
+    vram_bytes: Optional[int] = None
+    ram_bytes: Optional[int] = None
+
+    def of(self, resource: str) -> Optional[int]:
+        return self.ram_bytes if resource == RAM else self.vram_bytes
+
+
+@dataclass(frozen=True)
 class KernelRef:
     """The notebook kernel that waits for a run."""
 
@@ -94,6 +106,7 @@ class Request:
     detached: bool = False
     submitted_wall: float = 0.0
     visible: Optional[tuple[str, ...]] = None  # the mask of its notebook's devices; None: no mask
+    chosen: Chosen = Chosen()
 
     @property
     def owner(self) -> str:

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple, Optional
 NAME: Final = r"[A-Za-z0-9_.][A-Za-z0-9._-]{0,63}"
 MOST_WORKERS: Final = 64
 LONGEST_TIME_S: Final = 366 * 86400
+#: Of a chosen amount of memory.
+LEAST_CHOSEN_BYTES: Final = 1 << 20
 #: Of a lock, in seconds.
 LOCK_S: Final = 1800
 LONGEST_LOCK_S: Final = 7200
@@ -49,6 +51,7 @@ FIELDS: Final = (
     Field("parameters", {}, in_launch=True),
     Field("memory_irrelevant", []),
     Field("hints", {}),
+    Field("chosen", {}),
     Field("inputs", {}, in_spec=False, in_launch=True),
     Field("outputs", [], in_launch=True),
     Field("class", "normal", str, choices=("urgent", "high", "normal", "batch")),

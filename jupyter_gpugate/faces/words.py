@@ -42,11 +42,15 @@ _EVIDENCE: Final = {
     "shm_full": "shared memory was full",
 }
 _BASES: Final = {
+    "chosen": "as you chose",
     "calibrated": "as earlier runs needed, with a safety margin",
     "hint": "by your hint",
     "watch": "first run of this code, a generous reservation until it has been measured",
     "declared": "as the administrator has declared",
 }
+
+#: The author's own numbers by origin: in words, and the beginning of their options.
+_OF_AUTHOR: Final = {"hint": ("hint", "--hint-"), "chosen": ("choice", "--")}
 
 
 def mb(value: Optional[float]) -> str:
@@ -145,11 +149,12 @@ def visible(text: str) -> str:
 
 
 def beyond_hints(run: Json) -> Iterator[str]:
-    """Say for each hint that the run exceeded it, and which value to use."""
+    """Say for each hint or chosen amount that the run exceeded it, and which value to use."""
     devices = list(run.get("devices") or ())
     peaks: Json = run.get("peaks") or {}
     for term_ in (run.get("estimate") or {}).get("terms") or ():
-        if term_.get("origin") != "hint" or term_.get("need_bytes") is None:
+        origin = str(term_.get("origin"))
+        if origin not in _OF_AUTHOR or term_.get("need_bytes") is None:
             continue
         hint = term_["need_bytes"] - int(term_.get("margin_bytes") or 0)
         on_ram = term_.get("resource") == "ram"
@@ -158,10 +163,11 @@ def beyond_hints(run: Json) -> Iterator[str]:
         if name and held[name] > hint:
             # Peaks of equal runs differ by a few percent.
             better = math.ceil(held[name] * 1.05 / _HINT_STEP) * (_HINT_STEP // _MB)
-            option = f"{'--hint-ram' if on_ram else '--hint-vram'} {better}MB"
+            what, prefix = _OF_AUTHOR[origin]
+            option = f"{prefix}{'ram' if on_ram else 'vram'} {better}MB"
             yield (
-                f"{resource(name, devices)} {mb(held[name])} is more than your hint of {mb(hint)}: "
-                f"raise it to {option}"
+                f"{resource(name, devices)} {mb(held[name])} is more than your {what} of "
+                f"{mb(hint)}: raise it to {option}"
             )
 
 
@@ -230,8 +236,8 @@ def term(term_: Json) -> str:
 
 def _origin(term_: Json) -> str:
     origin, note = str(term_.get("origin") or ""), str(term_.get("note") or "")
-    if origin == "hint":
-        return "by your hint"
+    if origin in ("hint", "chosen"):
+        return _BASES[origin]
     if not note or note.startswith(origin):
         return note or origin
     return f"{origin} ({note})"

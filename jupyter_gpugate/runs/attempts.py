@@ -22,6 +22,7 @@ from jupyter_gpugate.runs.cgroup import Cgroup
 from jupyter_gpugate.runs.folder import Torn
 from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient
 from jupyter_gpugate.runs.lifecycle import GONE, REQUEUED, STILL_THERE
+from jupyter_gpugate.runs.placeholders import UnknownTotalError
 from jupyter_gpugate.runs.processes import ended, kill_all, send
 from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import Record
@@ -127,8 +128,8 @@ class Attempts:
         grant, digest = action.grant, self._programs.digest
         try:
             launch = launch_of(record, grant, self._addresses(), self._grace_s, digest)
-        except Torn as torn:
-            await self.handle(record, lf.NotBegun(f"cannot be started: {torn}", passing=False))
+        except (Torn, UnknownTotalError) as error:
+            await self.handle(record, lf.NotBegun(f"cannot be started: {error}", passing=False))
             return
         until = time.monotonic() + TRIES_S
         while True:

@@ -12,6 +12,7 @@ from typing import Any
 from jupyter_gpugate.core.admission.masks import mask_of
 from jupyter_gpugate.core.parameters import shown
 from jupyter_gpugate.core.requests import (
+    Chosen,
     Family,
     Hints,
     KernelRef,
@@ -21,6 +22,7 @@ from jupyter_gpugate.core.requests import (
 from jupyter_gpugate.core.run_spec import FIELDS
 from jupyter_gpugate.proc import is_token
 from jupyter_gpugate.runs.arguments import merged, parameters_of
+from jupyter_gpugate.runs.placeholders import refuse_wrong_placeholders
 from jupyter_gpugate.runs.record import Refused
 
 #: The most characters of a refused value that a message repeats.
@@ -36,6 +38,7 @@ def spec_of(
         shown = cwd[:SHOWN_CHARS]
         problem = f"cwd: {shown} is not a directory"
         raise Refused(400, "bad_request", problem, field="cwd", value=shown)
+    refuse_wrong_placeholders(body)
     environ = environment_of(body)
     mask = mask_of(environ)
     inputs = body.get("inputs") or {}
@@ -76,7 +79,7 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
     parameters = {k: v for k, v in (spec.get("parameters") or {}).items() if k not in irrelevant}
     if spec["kind"] == "program":
         parameters = merged(parameters, parameters_of(spec["argv"], irrelevant))
-    hints = spec.get("hints") or {}
+    hints, chosen = spec.get("hints") or {}, spec.get("chosen") or {}
     kernel = spec.get("kernel")
     return Request(
         run_id=spec["run_id"],
@@ -100,6 +103,7 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         detached=bool(spec.get("detach")),
         submitted_wall=spec["submitted"],
         visible=tuple(spec["visible"]) if spec["gpus"] and _is_masked(spec) else None,
+        chosen=Chosen(chosen.get("vram_bytes"), chosen.get("ram_bytes")),
     )
 
 

@@ -24,6 +24,7 @@ from jupyter_gpugate.proc import RUN_MODULE, boot_id, is_token, isolation, start
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import Torn, opened
 from jupyter_gpugate.runs.lifecycle import KILLED, granted_facts
+from jupyter_gpugate.runs.placeholders import filled
 from jupyter_gpugate.runs.processes import is_alive, tagged
 from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import Record
@@ -68,7 +69,8 @@ def launch_of(
 ) -> dict[str, Any]:
     """Return the instructions for a supervisor; ``programs`` names the version of it.
 
-    Raises `Torn` where the spec, which others may have changed, lacks a field.
+    Raises `Torn` where the spec, which others may have changed, lacks a field, and
+    `UnknownTotalError` where a chosen amount cannot be put into the command.
     """
     for name in NEEDED:
         if record.spec.get(name) is None:
@@ -77,6 +79,7 @@ def launch_of(
     return {
         "run_id": record.run_id,
         **_of_spec(record.spec),
+        "argv": filled(record.spec.get("argv") or [], record.spec.get("chosen"), grant),
         **granted_facts(grant, record.summary.get("estimate")),
         "fence": grant.fence,
         "programs": programs,
@@ -96,7 +99,6 @@ def _of_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a supervisor needs of a run's spec."""
     return {
         **{f.name: _value(spec, f) for f in FIELDS if f.in_launch},
-        "argv": spec.get("argv") or [],
         "submitted": spec["submitted"],
         "machine": spec.get("machine"),
         "kind": spec["kind"],

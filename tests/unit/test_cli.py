@@ -137,7 +137,7 @@ def test_as_json_the_end_is_one_document(
         (["run", "n", "--hint-vram", "2", "--", "true"], "`2` is not a size"),
         (["run", "n", "--workers", "2", "--", "true"], "unrecognized arguments: --workers"),
         (["run", "n", "true"], "unrecognized arguments: true; put -- before the command"),
-        (["run", "n", "--vram=2GB", "--", "true"], "--vram=2GB; did you mean --hint-vram?"),
+        (["run", "n", "--hint-vrm=2GB", "--", "true"], "--hint-vrm=2GB; did you mean --hint-vram?"),
         (["run", "n", "--bad", "--", "true"], "usage: jupyter gpugate run NAME [options]"),
         (["cancel"], "RUN_ID"),
         (["nonsense"], "nonsense"),

@@ -37,6 +37,7 @@ BODY: dict[str, Any] = {
     "parameters": {"batch": "8"},
     "memory_irrelevant": ["batch"],
     "hints": {"vram_bytes": 1, "ram_bytes": 2},
+    "chosen": {"vram_bytes": 1 << 30, "ram_bytes": 1 << 20},
     "inputs": {"names": ["x"], "staged": "/staged"},
     "outputs": ["y"],
     "class": "batch",

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Optional
 
 from jupyter_gpugate.core.admission.masks import in_words, visible
+from jupyter_gpugate.core.admission.room import GPU_FLOOR_BYTES, ram_floor
 from jupyter_gpugate.core.estimates import TermNeed
 from jupyter_gpugate.core.learning.needs import needs_of
 from jupyter_gpugate.core.naming import megabytes
 from jupyter_gpugate.core.requests import Basis, Request
+from jupyter_gpugate.core.run_spec import LEAST_CHOSEN_BYTES
 from jupyter_gpugate.core.samples import Device, Sample
 from jupyter_gpugate.core.state import GateState
 
-_FIELDS = {"RAM": "hints.ram_bytes", "GPU memory": "hints.vram_bytes"}
+_FIELDS = {"RAM": "ram_bytes", "GPU memory": "vram_bytes"}
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,17 @@ def _numbers(request: Request) -> Optional[Impossible]:
         "episodes": (request.setting.episodes, 1),
         "hints.vram_bytes": (request.hints.vram_bytes, 1),
         "hints.ram_bytes": (request.hints.ram_bytes, 1),
+        "chosen.vram_bytes": (request.chosen.vram_bytes, LEAST_CHOSEN_BYTES),
+        "chosen.ram_bytes": (request.chosen.ram_bytes, LEAST_CHOSEN_BYTES),
     }
     for name, (value, limit) in least.items():
         if value is not None and value < limit:
             numbers = {"value": int(value), "least": limit}
             return Impossible(name, f"{name}: {value} is too small, the least is {limit}", numbers)
+    if request.gpus == 0 and request.chosen.vram_bytes is not None:
+        name = "chosen.vram_bytes"
+        problem = "the run has no GPU whose memory could be chosen: leave it out, or ask for a GPU"
+        return Impossible(name, f"{name}: {problem}")
     return None
 
 
@@ -83,16 +91,21 @@ def _usable(state: GateState, request: Optional[Request] = None) -> Iterator[Dev
 def _memory(state: GateState, sample: Sample, request: Request) -> Optional[Impossible]:
     needs, _ = needs_of(state.calibration, request, state.inventory, state.driver)
     if sample.ram is not None:
-        total = sample.ram.total_bytes
+        limit = sample.ram.total_bytes
+        if needs.ram.basis is Basis.CHOSEN:
+            limit -= ram_floor(limit)
         least = _least(needs.ram)
-        if least is not None and least > total:
-            return _too_much(request, "RAM", needs.ram, total)
+        if least is not None and least > limit:
+            return _too_much(request, "RAM", needs.ram, limit)
     counts = _counts(state, request)
     largest: Optional[tuple[int, TermNeed]] = None
     for device in _usable(state, request) if request.gpus else ():
         need = needs.on(device.model)
         least = _least(need)
-        limit = max(state.traits.usable_vram_bytes.get(device.uuid, 0), device.total_bytes)
+        limit = device.total_bytes
+        if need.basis is Basis.CHOSEN:
+            limit = _most_chosen(sample, device)
+        limit = max(state.traits.usable_vram_bytes.get(device.uuid, 0), limit)
         if counts[device.model] < request.gpus:
             continue
         if least is None or least <= limit:
@@ -101,6 +114,13 @@ def _memory(state: GateState, sample: Sample, request: Request) -> Optional[Impo
             largest = (limit, need)
     mask = in_words(request.visible, state.inventory)
     return _too_much(request, "GPU memory", largest[1], largest[0], mask) if largest else None
+
+
+def _most_chosen(sample: Sample, device: Device) -> int:
+    """Return the bytes that a run can be given on the empty device: a choice has no margin."""
+    reading = sample.device(device.uuid)
+    kept = (reading.driver_reserved_bytes or 0) if reading else 0
+    return device.total_bytes - kept - GPU_FLOOR_BYTES
 
 
 def _least(need: TermNeed) -> Optional[int]:
@@ -116,8 +136,13 @@ def _too_much(
     has = megabytes(limit)
     there = f"{mask} to this notebook, with {has} at most" if mask else f"this machine has {has}"
     if need.basis is Basis.HINT:
-        name = _FIELDS[what]
+        name = f"hints.{_FIELDS[what]}"
         return Impossible(name, f"{name}: needs {megabytes(least)} of {what}, {there}", numbers)
+    if need.basis is Basis.CHOSEN:
+        name = f"chosen.{_FIELDS[what]}"
+        can = f"{mask} to this notebook, where a run" if mask else "a run on this machine"
+        chosen = f"{megabytes(least)} of {what} is chosen, but {can} can have {has} at most"
+        return Impossible(name, f"{name}: {chosen}: choose less", numbers)
     name = "workers" if request.setting.workers > 1 else "name"
     measured = f"earlier runs needed {megabytes(least)} of {what}, {there}"
     return Impossible(name, f"{name}: {measured}", numbers)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Callable, Optional
 
 from jupyter_gpugate.core.admission.devices import is_resource, lock_on, ram_share
+from jupyter_gpugate.core.admission.readings import stale, unread_of
 from jupyter_gpugate.core.decisions import Check, Earmark, Reason
 from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.memory.settling import holds_watch_slot, is_overrun
@@ -15,7 +16,6 @@ from jupyter_gpugate.core.resources import GB, MACHINE, MB, RAM
 from jupyter_gpugate.core.samples import (
     CgroupReading,
     Device,
-    DeviceReading,
     RamReading,
     Sample,
 )
@@ -26,10 +26,6 @@ RAM_FLOOR_SHARE = 0.04
 CGROUP_FLOOR_BYTES = 256 * MB
 GPU_FLOOR_BYTES = 256 * MB
 GPU_FLOOR_SHARE = 0.10
-#: The longest pass over all boards for which a driver is waited for.
-SLOWEST_PASS_S = 20.0
-#: The driver's own word for a device that is off the bus.
-GPU_IS_LOST = "nvml-15"
 
 
 @dataclass
@@ -130,6 +126,11 @@ def rooms(state: GateState, sample: Sample, now: float) -> dict[str, Room]:
     return result
 
 
+def ram_floor(total_bytes: int) -> int:
+    """Return the part of the machine's RAM that no run is given."""
+    return max(RAM_FLOOR_BYTES, int(RAM_FLOOR_SHARE * total_bytes))
+
+
 def earmark(result: Mapping[str, Room], mark: Earmark) -> None:
     """Set aside bytes for a head, or whole devices for an exclusive run."""
     for resource, need in mark.bytes_by_resource.items():
@@ -157,13 +158,13 @@ def ram_room(state: GateState, ram: Optional[RamReading], now: float, cgroup: st
     """
     reading = _reading_in(ram, cgroup)
     taken_at = ram.taken_at if ram and reading else None
-    unread = _stale(RAM, taken_at, now, state.traits.stale_after_s)
+    unread = stale(RAM, taken_at, now, state.traits.stale_after_s)
     total = ram.total_bytes if ram else 0
     room = Room(
         resource=RAM,
         total_bytes=total,
         free_bytes=reading.free_bytes if reading else 0,
-        floor_bytes=max(RAM_FLOOR_BYTES, int(RAM_FLOOR_SHARE * total)) if ram else 0,
+        floor_bytes=ram_floor(total) if ram else 0,
         reserved_bytes=_reserved(state, RAM),
         runs_held_bytes=_runs_held(state, RAM),
         measured=unread is None,
@@ -219,7 +220,7 @@ def _device_room(state: GateState, sample: Sample, now: float, device: Device) -
     reading = sample.device(uuid)
     leases = state.leases.values()
     here = [lease for lease in leases if uuid in lease.terms.devices]
-    unread = _unread(state, sample, reading, uuid, now)
+    unread = unread_of(state, sample, reading, uuid, now)
     usable = state.traits.usable_vram_bytes.get(uuid)
     lock = lock_on(state, device)
     room = Room(
@@ -259,23 +260,6 @@ def _declared(room: Room, usable: int, charged: int) -> Room:
     )
 
 
-def _unread(
-    state: GateState, sample: Sample, reading: Optional[DeviceReading], uuid: str, now: float
-) -> Optional[Reason]:
-    """Return the reason why this device has no usable reading."""
-    if reading is None:
-        gone = _reader_answers(sample, now, _patience_s(state, sample))
-        return Reason(Check.MISSING if gone else Check.STALE, uuid)
-    if reading.contradiction:
-        return Reason(Check.UNMEASURED, uuid, who=(reading.contradiction,))
-    if reading.free_bytes is not None:
-        return _stale(uuid, reading.taken_at, now, _patience_s(state, sample))
-    fault = reading.fault
-    words = (fault.text or fault.code,) if fault else ()
-    lost = fault is not None and fault.code == GPU_IS_LOST
-    return Reason(Check.MISSING if lost else Check.UNMEASURED, uuid, who=words)
-
-
 def gpu_floor(state: GateState, device: Device) -> int:
     """Follows how fast others have grown here: at least 256 MB, at most a tenth."""
     growth = state.growth.get(device.uuid)
@@ -291,38 +275,6 @@ def machine_reason(state: GateState) -> Optional[Reason]:
     if state.draining is not None:
         return Reason(Check.DRAIN, who=(state.draining,))
     return None
-
-
-def _patience_s(state: GateState, sample: Sample) -> float:
-    """Return the greatest allowed age of a GPU reading: two passes of the driver.
-
-    A driver that is slow because of many boards must not block every start.
-    """
-    took = max((h.took_s for h in sample.readers if h.name == "gpu"), default=0.0)
-    return state.traits.stale_after_s + 2 * min(took, SLOWEST_PASS_S)
-
-
-def _reader_answers(sample: Sample, now: float, patience_s: float) -> bool:
-    """Return whether the GPU reader works: then a device that it does not list is gone.
-
-    A reader that finds no GPU at all is asked rarely, and its answer remains valid meanwhile.
-    """
-    return any(
-        health.name == "gpu"
-        and health.fault is None
-        and health.taken_at is not None
-        and (not health.present or now - health.taken_at <= patience_s)
-        for health in sample.readers
-    )
-
-
-def _stale(
-    resource: str, taken_at: Optional[float], now: float, limit_s: float
-) -> Optional[Reason]:
-    if taken_at is not None and now - taken_at <= limit_s:
-        return None
-    age = {} if taken_at is None else {"age_ms": int(1000 * (now - taken_at))}
-    return Reason(Check.STALE, resource, age)
 
 
 def _reserved(state: GateState, resource: str) -> int:

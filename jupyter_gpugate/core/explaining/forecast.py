@@ -17,6 +17,7 @@ from jupyter_gpugate.core.learning.estimation import max_workers
 from jupyter_gpugate.core.learning.needs import estimate_for, models_of, needs_of, setting_on
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.core.resources import RAM, VRAM
+from jupyter_gpugate.core.run_spec import MOST_WORKERS
 from jupyter_gpugate.core.samples import Device, Sample
 from jupyter_gpugate.core.state import GateState
 
@@ -60,6 +61,12 @@ def _most_workers(
             if r.device and r.device.model == device.model and (seen is None or uuid in seen)
         ]
         room[VRAM] = max(alike, default=0)
+    # A chosen amount is that of the run, however many workers share it.
+    chosen = {r: amount for r in room if (amount := request.chosen.of(r)) is not None}
+    if any(amount > room.pop(r) for r, amount in chosen.items()):
+        return 0
+    if not room:
+        return MOST_WORKERS
     return max_workers(
         state.calibration,
         request.family,

@@ -14,12 +14,12 @@ from jupyter_gpugate.core.explaining.rows import QueuedRow, WaitReason
 from jupyter_gpugate.core.learning.needs import estimate_for, models_of
 from jupyter_gpugate.core.naming import megabytes, resource_words
 from jupyter_gpugate.core.queued import GroupKey, Queued
-from jupyter_gpugate.core.requests import Family, Hints, Setting
+from jupyter_gpugate.core.requests import Chosen, Family, Hints, Setting
 from jupyter_gpugate.core.resources import Holder, HolderKind
 from jupyter_gpugate.core.state import GateState
 
 #: Requests with one estimate: what it follows from, and the model of device.
-_Alike = tuple[Family, Setting, Hints, str]
+_Alike = tuple[Family, Setting, Hints, Chosen, str]
 
 
 def queued_row(
@@ -93,7 +93,7 @@ class WaitingRows:
         request = queued.request
         waits_for = [r.resource for r in self._decisions.reasons_of(queued.key) if r.resource]
         model = model_told(self._state, waits_for, request.visible)
-        like = (request.family, request.setting, request.hints, model)
+        like = (request.family, request.setting, request.hints, request.chosen, model)
         if like not in self._estimates:
             self._estimates[like] = estimate_for(queued.estimates, model)
         return self._estimates[like]

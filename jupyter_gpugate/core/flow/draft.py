@@ -11,7 +11,7 @@ from jupyter_gpugate.core.estimates import Estimates, Needs
 from jupyter_gpugate.core.learning.needs import needs_of
 from jupyter_gpugate.core.leases import RunLease
 from jupyter_gpugate.core.queued import GroupKey, Queued
-from jupyter_gpugate.core.requests import Family, Hints, Request, Setting
+from jupyter_gpugate.core.requests import Chosen, Family, Hints, Request, Setting
 from jupyter_gpugate.core.state import Ended, GateState
 
 #: How many ended runs the gate remembers for their run sides to read.
@@ -61,7 +61,7 @@ class Draft:
         self.order = state.order
         self.patient_until = state.patient_until
         self._own_groups: dict[GroupKey, dict[str, None]] = {}
-        self._needs: dict[tuple[Family, Setting, Hints], tuple[Needs, Estimates]] = {}
+        self._needs: dict[tuple[Family, Setting, Hints, Chosen], tuple[Needs, Estimates]] = {}
 
     def finish(self) -> GateState:
         """The next state; tables without a change are shared with the state before."""
@@ -123,7 +123,7 @@ class Draft:
 
     def _needs_of(self, request: Request) -> tuple[Needs, Estimates]:
         """Return the needs of a request, cached for equal requests as they are slow to compute."""
-        like = (request.family, request.setting, request.hints)
+        like = (request.family, request.setting, request.hints, request.chosen)
         if like not in self._needs:
             self._needs[like] = needs_of(
                 self.calibration, request, self.inventory.rows, self.driver

@@ -21,6 +21,12 @@ from jupyter_gpugate.core.requests import Basis, Request, Setting
 from jupyter_gpugate.core.resources import RAM, VRAM, HolderKind
 from jupyter_gpugate.core.samples import Device
 
+#: The rung of the trust ladder by origin, where it is not that of a measurement.
+_RUNGS: Mapping[Optional[Origin], Basis] = {
+    Origin.HINT: Basis.HINT,
+    Origin.CHOSEN: Basis.CHOSEN,
+}
+
 
 def models_of(inventory: Mapping[str, Device]) -> dict[str, Device]:
     """Return the machine's device models, each with one device as its representative."""
@@ -44,12 +50,12 @@ def estimate_on(
     calibration: Calibration, request: Request, device: Optional[Device], driver: str
 ) -> Estimate:
     """The request's estimate on one kind of device, or of RAM alone without one."""
-    ram = estimate(
+    ram = _chosen(request, RAM) or estimate(
         calibration, request.family, setting_on(request, None, driver), request.hints, (RAM,)
     )
     if device is None or request.gpus == 0:
         return ram
-    vram = estimate(
+    vram = _chosen(request, VRAM) or estimate(
         calibration,
         request.family,
         setting_on(request, device, driver),
@@ -60,6 +66,15 @@ def estimate_on(
     )
     ignored = tuple(sorted(set(ram.ignored_parameters) | set(vram.ignored_parameters)))
     return Estimate(terms=vram.terms + ram.terms, ignored_parameters=ignored)
+
+
+def _chosen(request: Request, resource: str) -> Optional[Estimate]:
+    """Return the amount that the author has fixed: nothing is estimated there."""
+    amount = request.chosen.of(resource)
+    if amount is None:
+        return None
+    term = EstimateTerm(resource, HolderKind.RUN, amount, Origin.CHOSEN, peak_bytes=amount)
+    return Estimate((term,))
 
 
 def needs_of(
@@ -90,13 +105,17 @@ def estimate_for(estimates: Estimates, model: str) -> Estimate:
 
 
 def _nothing_known(request: Request, why: str) -> Estimate:
-    resources = (VRAM, RAM) if request.gpus else (RAM,)
-    return Estimate(tuple(EstimateTerm(r, HolderKind.RUN, None, note=why) for r in resources))
+    terms: list[EstimateTerm] = []
+    for resource in (VRAM, RAM) if request.gpus else (RAM,):
+        chosen = _chosen(request, resource)
+        gap = EstimateTerm(resource, HolderKind.RUN, None, note=why)
+        terms += chosen.terms if chosen else (gap,)
+    return Estimate(tuple(terms))
 
 
 def _term_need(term: EstimateTerm) -> TermNeed:
     prior, bound = term.prior_bytes, term.lower_bound_bytes
     if term.need_bytes is None:
         return TermNeed(None, Basis.WATCH, prior, bound)
-    basis = Basis.HINT if term.origin is Origin.HINT else Basis.CALIBRATED
+    basis = _RUNGS.get(term.origin, Basis.CALIBRATED)
     return TermNeed(term.need_bytes, basis, prior, bound, term.peak_bytes)

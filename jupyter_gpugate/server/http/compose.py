@@ -10,6 +10,7 @@ from jupyter_gpugate.core.endings import cause_of, detail_of
 from jupyter_gpugate.core.explaining.rows import EpisodeCount, Snapshot
 from jupyter_gpugate.core.naming import megabytes
 from jupyter_gpugate.core.reports import Status
+from jupyter_gpugate.core.resources import RAM, VRAM
 from jupyter_gpugate.gate.port import Gate, RunView
 from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.life import ACTIVE, ENDED
@@ -141,6 +142,9 @@ def _unheeded(record: Record) -> Iterator[str]:
         yield str(record.spec["cgroup_note"])
     if request.hints.vram_bytes is not None and request.family.gpus == 0:
         yield "the hint of GPU memory has no effect: the run has no GPU"
+    for resource, what in ((VRAM, "GPU memory"), (RAM, "RAM")):
+        if request.hints.of(resource) is not None and request.chosen.of(resource) is not None:
+            yield f"the hint of {what} has no effect: its amount is chosen"
 
 
 def _elsewhere(summary: Mapping[str, Any]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from jupyter_gpugate.core.run_spec import FIELD
 from jupyter_gpugate.server.http.wire import (
     Body,
     Bytes,
+    ChosenBytes,
     Declared,
     KernelBody,
     LimitName,
@@ -28,6 +29,13 @@ class HintsBody(Body):
 
     vram_bytes: Bytes | None = None
     ram_bytes: Bytes | None = None
+
+
+class ChosenBody(Body):
+    """The amounts that the author has fixed: reserved, capped and passed on exactly so."""
+
+    vram_bytes: ChosenBytes | None = None
+    ram_bytes: ChosenBytes | None = None
 
 
 class InputsBody(Body):
@@ -85,6 +93,7 @@ TYPES: dict[str, FieldType] = {
     "parameters": dict[Name, Text],
     "memory_irrelevant": list[Text],
     "hints": HintsBody,
+    "chosen": ChosenBody,
     "inputs": InputsBody,
     "outputs": list[Name],
     "idempotency_key": Annotated[str, Field(max_length=128)],
@@ -97,7 +106,7 @@ def _declared(name: str) -> tuple[FieldType, Any]:
     field = FIELD[name]
     if field.kind is None:
         kind = TYPES[name]
-        return kind, kind() if kind in {HintsBody, InputsBody} else field.default
+        return kind, kind() if kind in {HintsBody, ChosenBody, InputsBody} else field.default
     if field.choices:
         return Literal[field.choices], field.default
     kind = field.kind if field.most is None else Annotated[field.kind, bounded(name)]

@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from jupyter_gpugate.core.run_spec import FIELD, LOCK_S, LONGEST_LOCK_S
+from jupyter_gpugate.core.run_spec import FIELD, LEAST_CHOSEN_BYTES, LOCK_S, LONGEST_LOCK_S
 from jupyter_gpugate.core.run_spec import NAME as RUN_NAME
 
 BODY_LIMIT_BYTES = 256 * 1024
@@ -44,6 +44,7 @@ PATTERNS = {
 
 Name = Annotated[str, StringConstraints(pattern=NAME)]
 Bytes = Annotated[int, Field(gt=0, le=MOST_BYTES)]
+ChosenBytes = Annotated[int, Field(ge=LEAST_CHOSEN_BYTES, le=MOST_BYTES)]
 LimitName = Annotated[str, StringConstraints(pattern=LIMIT)]
 #: Two limits of a resource of a process; -1 is none.
 SoftAndHard = Annotated[
@@ -246,7 +247,7 @@ PLAIN = {
 #: Fields whose values an error may repeat.  Any other may hold a secret, by its nature or by a slip
 #: of the hand.
 SHOWN = frozenset(name for name, field in FIELD.items() if field.kind) | {
-    "name", "limits", "hints", "inputs",
+    "name", "limits", "hints", "chosen", "inputs",
     "seconds", "resource", "stop_runs", "wait", "status", "sort", "limit", "from", "after", "since",
     "forget",
 }  # fmt: skip
