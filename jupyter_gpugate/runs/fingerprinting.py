@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.core.codec import ProtocolError, from_json
+from jupyter_gpugate.runs.folder import in_words
+from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.runs.turns import TooManyWaiting, Turns
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "fingerprint"
 #: Counted from the start of the interpreter; clients show meanwhile that sources are being read.
 TIMEOUT_S = 120.0
 REMEMBERED = 256
@@ -51,7 +52,8 @@ class NotPython(Exception):
 class Fingerprinter:
     """Fingerprints sources; an answer is valid as long as no file behind it has changed."""
 
-    def __init__(self, cache: Path | None = None) -> None:
+    def __init__(self, programs: Programs, cache: Path | None = None) -> None:
+        self._programs = programs
         self._cache = cache
         self._known: OrderedDict[str, tuple[dict[str, Any], tuple[object, ...]]] = OrderedDict()
         self._turns = Turns(AT_ONCE, MOST_WAITING)
@@ -63,7 +65,9 @@ class Fingerprinter:
         environ: Mapping[str, str],
         kernel: str = "",
     ) -> dict[str, Any]:
-        """Return the program's answer; raise `Refused` (400) if the interpreter cannot run.
+        """Return the program's answer.
+
+        Raises `Refused`: 400 if the interpreter cannot run, 503 if the program cannot be kept.
 
         ``kernel`` only decides the order of turns.
         """
@@ -88,8 +92,9 @@ class Fingerprinter:
     ) -> dict[str, Any]:
         cache = str(self._cache) if self._cache else None
         request = json.dumps({**question, "cache": cache}).encode()
+        command = [interpreter, await self._program()]
         try:
-            return _parse(await _run(interpreter, request, question["cwd"], environ))
+            return _parse(await _run(command, request, question["cwd"], environ))
         except NotPython as error:
             problem, field = f"{interpreter[:SHOWN_CHARS]} {error}", "interpreter"
         except OSError as error:
@@ -100,14 +105,21 @@ class Fingerprinter:
                 problem, field = f"{named} cannot be run: {error.strerror}", "interpreter"
         raise Refused(400, "bad_request", f"{field}: {problem}", field=field)
 
+    async def _program(self) -> str:
+        try:
+            folder = await asyncio.to_thread(self._programs.ready)
+        except OSError as error:
+            problem = f"the run directory cannot be written: {in_words(error)}"
+            raise Refused(503, "disk", problem) from None
+        return str(folder / "fingerprint" / "__main__.py")
+
 
 async def _run(
-    interpreter: str, request: bytes, cwd: str, environ: Mapping[str, str]
+    command: Sequence[str], request: bytes, cwd: str, environ: Mapping[str, str]
 ) -> tuple[int, bytes, bytes]:
     """Run the program; return its exit code, stdout and stderr, both of limited length."""
     process = await asyncio.create_subprocess_exec(
-        interpreter,
-        str(PROGRAM),
+        *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -154,6 +154,7 @@ def _fill(draft: Path, files: Files) -> None:
     for folder, contents in files.items():
         place = draft / PACKAGE / folder
         place.mkdir(mode=0o700)
+        (place / "__pycache__").mkdir(mode=0o700)  # whatever the umask of who compiles them
         for name, content in contents.items():
             with os.fdopen(os.open(place / name, _NEW_FILE, 0o600), "wb") as file:
                 file.write(content)

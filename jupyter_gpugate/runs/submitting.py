@@ -65,7 +65,7 @@ class Submissions:
         self._runs = inventory.root
         self._owner = owner
         self._root = root
-        self._fingerprinter = Fingerprinter(cache)
+        self._fingerprinter = Fingerprinter(programs, cache)
         self._reading: Counter[str] = Counter()  # by idempotency key
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.under_way: set[str] = set()  # ids that the gate may know before anybody else does

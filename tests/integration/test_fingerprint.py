@@ -15,11 +15,14 @@ from typing import Any
 
 import pytest
 
+import jupyter_gpugate.programs
 from jupyter_gpugate.runs import fingerprinting
 from jupyter_gpugate.runs.fingerprinting import Fingerprinter
+from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import Refused
 from tests.integration.cell_process import PATIENCE_S, other_interpreters
 
+PROGRAM = Path(jupyter_gpugate.programs.__file__).parent / "fingerprint" / "__main__.py"
 CELL = """\
 from __future__ import annotations
 import asyncio, near
@@ -46,7 +49,7 @@ print(used_here)
 def ask(interpreter: str, cwd: Path, *words: str | Path, **request: Any) -> dict[str, Any]:
     """Run the program under an interpreter, started with these words, and return its answer."""
     done = subprocess.run(
-        [interpreter, *(words or [fingerprinting.PROGRAM])],
+        [interpreter, *(words or [PROGRAM])],
         input=json.dumps({"kind": "cell", "cwd": str(cwd), "path": None, **request}).encode(),
         capture_output=True,
         check=True,
@@ -55,6 +58,11 @@ def ask(interpreter: str, cwd: Path, *words: str | Path, **request: Any) -> dict
     answer: dict[str, Any] = json.loads(done.stdout)
     assert done.stderr == b""
     return answer
+
+
+def reader_in(tmp_path: Path, cache: Path | None = None) -> Fingerprinter:
+    """Make a reader that keeps its program in a test's folder."""
+    return Fingerprinter(Programs(tmp_path / "runs"), cache)
 
 
 @pytest.mark.parametrize("interpreter", other_interpreters(), ids=os.path.basename)
@@ -82,11 +90,11 @@ def test_without_a_path_the_interpreters_own_is_read(tmp_path: Path) -> None:
 
 def test_a_copy_of_the_program_gives_the_same_answer(tmp_path: Path) -> None:
     """The program needs no other file of this package, and no particular folder."""
-    copy = shutil.copytree(fingerprinting.PROGRAM, tmp_path / "programs" / "fingerprint")
+    copy = shutil.copytree(PROGRAM.parent, tmp_path / "programs" / "fingerprint")
     (tmp_path / "near.py").write_text("x = 1")
     answer = ask(sys.executable, tmp_path, source="import near")
     assert answer["files"] == [str(tmp_path / "near.py")]
-    alone = ask(sys.executable, tmp_path, "-I", "-S", copy, source="import near")
+    alone = ask(sys.executable, tmp_path, "-I", "-S", copy / PROGRAM.name, source="import near")
     assert alone["source_hash"] == answer["source_hash"]
 
 
@@ -94,7 +102,7 @@ def test_the_program_starts_without_slow_imports(tmp_path: Path) -> None:
     """A cell of plain files is described without modules that only other sources need."""
     request = {"kind": "cell", "cwd": str(tmp_path), "source": "x = 1", "path": [""]}
     done = subprocess.run(
-        [sys.executable, "-S", "-X", "importtime", fingerprinting.PROGRAM],
+        [sys.executable, "-S", "-X", "importtime", PROGRAM],
         input=json.dumps(request).encode(),
         capture_output=True,
         check=True,
@@ -121,7 +129,7 @@ def test_an_answer_is_remembered_until_a_file_behind_it_changes(tmp_path: Path) 
     """The source is read again after a module was edited, and after a missing one was added."""
     (tmp_path / "near.py").write_text("x = 1\n")
     question = {"kind": "cell", "cwd": str(tmp_path), "source": "import near, far", "path": None}
-    reader = Fingerprinter()
+    reader = reader_in(tmp_path)
 
     def read() -> dict[str, Any]:
         return asyncio.run(reader.read(sys.executable, question, os.environ))
@@ -133,6 +141,38 @@ def test_an_answer_is_remembered_until_a_file_behind_it_changes(tmp_path: Path) 
     assert edited["source_hash"] != first["source_hash"]
     (tmp_path / "far.py").write_text("x = 1\n")
     assert read()["files"] == [str(tmp_path / "far.py"), str(tmp_path / "near.py")]
+
+
+def test_the_program_runs_from_the_copy_of_its_version(tmp_path: Path) -> None:
+    """Compiled files lie in the copy, are the user's alone, and are made again if cut short."""
+    programs = Programs(tmp_path / "runs")
+
+    def read(source: str) -> list[Path]:
+        question = {"kind": "cell", "cwd": str(tmp_path), "source": source, "path": []}
+        answer = asyncio.run(Fingerprinter(programs).read(sys.executable, question, os.environ))
+        assert answer["error"] is None
+        return list((programs.ready() / "fingerprint").rglob("*.pyc"))
+
+    before = os.umask(0o002)
+    try:
+        compiled = read("x = 1")
+    finally:
+        os.umask(before)
+    assert compiled
+    for path in compiled:
+        path.write_bytes(path.read_bytes()[:-40])
+    assert sorted(read("x = 2")) == sorted(compiled)
+
+
+def test_where_the_program_cannot_be_kept_the_submit_is_refused(tmp_path: Path) -> None:
+    """A folder that others could change is reported with its path, and nothing is executed."""
+    (tmp_path / "runs" / "programs").mkdir(parents=True)
+    (tmp_path / "runs" / "programs").chmod(0o777)
+    question = {"kind": "cell", "cwd": str(tmp_path), "source": "pass", "path": None}
+    reader = reader_in(tmp_path)
+    with pytest.raises(Refused, match="programs is open to others") as refused:
+        asyncio.run(reader.read(sys.executable, question, os.environ))
+    assert (refused.value.status, refused.value.error) == (503, "disk")
 
 
 def test_an_interpreter_that_does_not_answer_is_ended(
@@ -152,7 +192,7 @@ def test_an_interpreter_that_does_not_answer_is_ended(
     async def read() -> int:
         question = {"kind": "cell", "cwd": str(tmp_path), "source": "pass", "path": None}
         with pytest.raises(Refused, match="does not answer"):
-            await Fingerprinter().read(str(silent), question, os.environ)
+            await reader_in(tmp_path).read(str(silent), question, os.environ)
         return await asyncio.wait_for(started[0].wait(), PATIENCE_S)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", kept)
@@ -184,7 +224,7 @@ def test_a_program_that_is_no_interpreter_is_refused(
     program.chmod(0o755)
     question = {"kind": "cell", "cwd": str(tmp_path), "source": "pass", "path": None}
     with pytest.raises(Refused) as refusal:
-        asyncio.run(Fingerprinter().read(str(program), question, os.environ))
+        asyncio.run(reader_in(tmp_path).read(str(program), question, os.environ))
     assert (refusal.value.status, refusal.value.detail) == (400, {"field": "interpreter"})
     assert str(refusal.value) == f"interpreter: {program} {problem}"
 
@@ -201,7 +241,7 @@ def test_children_of_an_interpreter_end_with_it(
     monkeypatch.setattr(fingerprinting, "TIMEOUT_S", 3.0)
     question = {"kind": "cell", "cwd": str(tmp_path), "source": "pass", "path": None}
     with pytest.raises(Refused, match="does not answer"):
-        asyncio.run(Fingerprinter().read(str(program), question, os.environ))
+        asyncio.run(reader_in(tmp_path).read(str(program), question, os.environ))
     until_gone(int(told.read_text()))
 
 
@@ -230,7 +270,7 @@ def test_many_sources_at_once_start_few_processes(
             open_now.discard(mark)
 
     async def read() -> list[dict[str, Any]]:
-        reader = Fingerprinter()
+        reader = reader_in(tmp_path)
         questions = [
             {"kind": "cell", "cwd": str(tmp_path), "source": f"x = {n}", "path": []}
             for n in range(12)
@@ -251,7 +291,7 @@ def test_summaries_of_files_are_kept_on_disk(tmp_path: Path) -> None:
     question = {"kind": "cell", "cwd": str(tmp_path), "source": "import near", "path": [""]}
 
     def kept() -> list[Path]:
-        asyncio.run(Fingerprinter(cache).read(sys.executable, question, os.environ))
+        asyncio.run(reader_in(tmp_path, cache).read(sys.executable, question, os.environ))
         return list(cache.iterdir())
 
     deadline = time.monotonic() + PATIENCE_S
