@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import NamedTuple, Optional
+from typing import Final, NamedTuple, Optional
 
 from jupyter_gpugate.core.requests import Basis
 from jupyter_gpugate.core.resources import HolderKind
+
+#: Stands in notes before the name of a parameter whose value the gate does not know.
+THIS: Final = "this"
+#: Of the value of a parameter in a note.
+_SHOWN_CHARS: Final = 40
 
 
 class Origin(str, Enum):
@@ -33,7 +39,9 @@ class EstimateTerm:
     n: int = 0  # complete observations behind it
     note: str = ""  # "fitted over workers 1, 2, 4"; "saturated: the peak itself"; ...
     lower_bound_bytes: int = 0  # greatest peak of attempts that do not set a need
-    prior_bytes: Optional[int] = None  # what older sources of the same name needed
+    prior_bytes: Optional[int] = None  # what older sources, or other parameters, needed
+    is_prior_close: bool = False  # many values of the parameter needed just that
+    unknown_parameters: tuple[str, ...] = ()  # with values that no run has shown
     device_model: str = ""  # of which kind of device it is told, where the machine has several
 
 
@@ -42,7 +50,11 @@ class Estimate:
     """Need per term; a term without a number makes the total of its resource None."""
 
     terms: tuple[EstimateTerm, ...]
-    ignored_parameters: tuple[str, ...] = ()  # shown not to matter
+    level_parameters: tuple[str, ...] = ()  # numbers that were shown not to matter
+
+    def with_values(self, parameters: Mapping[str, str]) -> Estimate:
+        """Return the estimate with the values of unknown parameters in its notes."""
+        return replace(self, terms=tuple(_with_values(term, parameters) for term in self.terms))
 
     def total_bytes(self, resource: str) -> Optional[int]:
         needs = [t.need_bytes for t in self.terms if t.resource == resource]
@@ -63,6 +75,16 @@ class Estimate:
         raise KeyError(resource)
 
 
+def _with_values(term: EstimateTerm, parameters: Mapping[str, str]) -> EstimateTerm:
+    note = term.note
+    for name in term.unknown_parameters:
+        if name in parameters:
+            value = parameters[name].replace("\0", " ")
+            shown = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}..."
+            note = note.replace(f"{THIS} {name}", f"{name} = {shown}")
+    return term if note == term.note else replace(term, note=note)
+
+
 class TermNeed(NamedTuple):
     """The need of one term for admission: a number with its rung, or bounds of a guess."""
 
@@ -71,6 +93,7 @@ class TermNeed(NamedTuple):
     prior_bytes: Optional[int]
     lower_bound_bytes: int
     peak_bytes: Optional[int] = None  # the number without its margin
+    is_prior_close: bool = False  # charge the prior itself
 
 
 #: Nothing is known: the run is watched.

@@ -118,9 +118,9 @@ def estimate_parts(answer: Json) -> Iterator[tuple[str, Table]]:
     sums = [f"{words.resource(name)} {_total(total)}" for name, total in totals.items()]
     if sums:
         yield f"total: {'; '.join(sums)}", []
-    ignored = answer.get("ignored_parameters") or ()
-    if ignored:
-        yield f"no effect on the memory needed: {', '.join(ignored)}", []
+    level = answer.get("level_parameters") or ()
+    if level:
+        yield f"no effect on the memory needed: {', '.join(level)}", []
     if answer.get("max_workers"):
         yield _workers(answer["max_workers"]), []
     if answer.get("would_start") is not None:

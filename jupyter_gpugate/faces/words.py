@@ -245,7 +245,7 @@ def _origin(term_: Json) -> str:
 
 def _unknown(term_: Json) -> str:
     clues = [str(term_["note"])] if term_.get("note") else []
-    if term_.get("prior_bytes"):
+    if term_.get("prior_bytes") and not term_.get("unknown_parameters"):
         clues.append(f"an earlier version needed {mb(term_['prior_bytes'])}")
     if term_.get("lower_bound_bytes"):
         clues.append(f"unfinished attempts held {mb(term_['lower_bound_bytes'])}")

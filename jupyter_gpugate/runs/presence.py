@@ -21,6 +21,7 @@ from jupyter_gpugate.runs.lease_client import FIRST_PAUSE_S, GateAway, LeaseClie
 from jupyter_gpugate.runs.life import ENDED, QUEUED, Dismissed, Granted
 from jupyter_gpugate.runs.lifecycle import UNWANTED
 from jupyter_gpugate.runs.record import Record
+from jupyter_gpugate.runs.requests import relevant_parameters
 from jupyter_gpugate.runs.submitting import Submissions
 from jupyter_gpugate.runs.tasks import Tasks
 
@@ -123,8 +124,10 @@ class Presence:
             if record is None:
                 await self._attempts.decline(grant, UNWANTED, RunEnd.CANCELLED)
             else:
-                estimate = to_json(news.estimates.get(grant.run_id))
-                await self._attempts.handle(record, Granted(grant, estimate))
+                estimate = news.estimates.get(grant.run_id)
+                if estimate is not None:
+                    estimate = estimate.with_values(relevant_parameters(record.spec))
+                await self._attempts.handle(record, Granted(grant, to_json(estimate)))
         for ended in news.ended:
             record = self._records.get(ended.run_id)
             if record is not None and record.status == QUEUED:

@@ -75,10 +75,6 @@ def _is_folder(path: str) -> bool:
 
 def request_of(spec: Mapping[str, Any], owner: str) -> Request:
     """Return a run's request to the gate: names, hashes and numbers."""
-    irrelevant = set(spec.get("memory_irrelevant") or ())
-    parameters = {k: v for k, v in (spec.get("parameters") or {}).items() if k not in irrelevant}
-    if spec["kind"] == "program":
-        parameters = merged(parameters, parameters_of(spec["argv"], irrelevant))
     hints, chosen = spec.get("hints") or {}, spec.get("chosen") or {}
     kernel = spec.get("kernel")
     return Request(
@@ -86,7 +82,9 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         family=Family(owner, spec["name"], spec["source_hash"], spec["gpus"]),
         setting=Setting(
             workers=spec["workers"],
-            parameters=tuple((n, shown(n, v)) for n, v in sorted(parameters.items())),
+            parameters=tuple(
+                (n, shown(n, v)) for n, v in sorted(relevant_parameters(spec).items())
+            ),
             episodes=spec["episodes"],
             runtime=spec.get("runtime") or "",
         ),
@@ -105,6 +103,15 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         visible=tuple(spec["visible"]) if spec["gpus"] and _is_masked(spec) else None,
         chosen=Chosen(chosen.get("vram_bytes"), chosen.get("ram_bytes")),
     )
+
+
+def relevant_parameters(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Return the parameters of a spec or a body that count for its memory, with their values."""
+    irrelevant = set(spec.get("memory_irrelevant") or ())
+    given = {k: v for k, v in (spec.get("parameters") or {}).items() if k not in irrelevant}
+    if spec.get("argv"):
+        return merged(given, parameters_of(spec["argv"], irrelevant))
+    return given
 
 
 def environment_of(body: Mapping[str, Any]) -> dict[str, str]:

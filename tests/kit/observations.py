@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jupyter_gpugate.core.evidence import Observation
+from jupyter_gpugate.core.parameters import without_words
 from jupyter_gpugate.core.reports import AttemptOutcome
 from jupyter_gpugate.core.requests import Enforcement, Family, Setting
 from jupyter_gpugate.core.resources import MB, VRAM
@@ -51,5 +52,8 @@ def ran_out(at_mb: float, **fields: Any) -> Observation:
 
 
 def with_setting(**fields: Any) -> Setting:
-    """Make the tests' usual setting with some of its fields changed."""
-    return Setting(**{**vars(SETTING), **fields})
+    """Make the tests' usual setting with some of its fields changed.
+
+    Values of parameters are written as a user does.
+    """
+    return without_words(Setting(**{**vars(SETTING), **fields}))

@@ -100,6 +100,57 @@ def test_an_estimate_adds_up(history: list[Observation], asked: dict[str, Any]) 
         assert term.n > 0
 
 
+values = st.sampled_from(["1", "2", "3", "6", "9", "small", "large"])
+parameters = st.dictionaries(st.sampled_from(["batch", "model", "seed"]), values, max_size=3)
+swept = st.lists(
+    attempts(st.fixed_dictionaries({"parameters": parameters, "workers": workers})), max_size=40
+)
+
+
+@given(swept, parameters, workers)
+def test_measured_is_said_of_nothing_that_nobody_ran(
+    history: list[Observation], asked: dict[str, str], count: int
+) -> None:
+    """Only a run that completed with these very values and workers makes a number measured."""
+    setting = with_setting(parameters=tuple(sorted(asked.items())), workers=count)
+    found = estimate(from_observations(history), FAMILY, setting, Hints(), [VRAM]).term(VRAM)
+    ran_so = any(seen.complete and seen.setting == setting for seen in history)
+    assert (found.origin is Origin.MEASURED) == ran_so
+
+
+@given(swept, parameters, workers)
+def test_a_word_that_was_never_run_has_no_number(
+    history: list[Observation], asked: dict[str, str], count: int
+) -> None:
+    """No history of other words makes one; what was learned becomes a prior and a reason."""
+    setting = with_setting(
+        parameters=tuple(sorted({**asked, "model": "new"}.items())), workers=count
+    )
+    found = estimate(from_observations(history), FAMILY, setting, Hints(), [VRAM]).term(VRAM)
+    assert found.need_bytes is None
+    if any(seen.complete for seen in history):
+        assert found.prior_bytes is not None
+        assert "model" in found.unknown_parameters
+        assert "this model" in found.note
+
+
+@given(st.dictionaries(st.integers(0, 64), sizes, min_size=2, max_size=6), st.integers(-5, 200))
+def test_a_number_has_a_need_within_reach_and_none_beyond(
+    measured: dict[int, int], at: int
+) -> None:
+    """As far as twice the greatest value; and where peaks grow, needs never fall."""
+    peaks = sorted(measured.values())
+    history = [
+        ran(p, parameters={"batch": str(v)}) for v, p in zip(sorted(measured), peaks, strict=True)
+    ]
+    needs = [vram(history, parameters=(("batch", str(v)),)).need_bytes for v in (at, at + 1)]
+    assert [need is not None for need in needs] == [
+        v <= max(2 * max(measured), *measured) for v in (at, at + 1)
+    ]
+    low, high = needs
+    assert low is None or high is None or low <= high
+
+
 @given(one_setting)
 def test_a_need_is_never_below_the_greatest_of_the_last_ten_peaks(
     history: list[Observation],

@@ -21,7 +21,6 @@ from tests.kit.observations import A100, FAMILY, failed, ran, ran_out, with_sett
 OTHERWISE = {
     "device model": ({"device_model": "H100"}, "another device model (A100-SXM4-80GB)"),
     "runtime": ({"runtime": "torch 2.5 driver 550"}, "another runtime"),
-    "parameters": ({"parameters": (("batch", "64"),)}, "other parameters"),
     "episodes": ({"episodes": 7}, "another number of episodes"),
 }
 
@@ -31,7 +30,7 @@ def test_in_other_circumstances_the_familys_greatest_counts(
     change: dict[str, object], words: str
 ) -> None:
     """Anything else of the setting changed: the family's greatest peak with 10 % margin."""
-    history = [*[ran(2000)] * 5, *[ran(1000, parameters={"odd": "1"})] * 5]
+    history = [*[ran(2000)] * 5, *[ran(1000, workers=2)] * 5]
     found = term(history, with_setting(**change))
     assert (found.need_bytes, found.origin, found.n) == (mb(2264), Origin.SCALED, 5)
     assert words in found.note
@@ -61,18 +60,18 @@ def test_without_a_device_model_the_one_that_needed_most_speaks() -> None:
 def test_a_hundred_seeds_are_one_eval() -> None:
     """After three seeds within 5 % the seed is ignored, which the estimate says."""
     history = [ran(2000 + k % 7, parameters={"seed": str(k)}, at=k) for k in range(100)]
-    asked = with_setting(parameters=(("seed", "new"),))
-    assert term(history[:2], asked).origin is Origin.SCALED
+    asked = with_setting(parameters=(("seed", "120"),))
+    assert term(history[:2], asked).origin is None
     found = estimate(from_observations(history), FAMILY, asked, Hints(), [VRAM])
-    assert found.ignored_parameters == ("seed",)
-    assert found.term(VRAM).note == "no effect on the memory needed (peaks within 5 %): seed"
-    assert (found.term(VRAM).origin, found.term(VRAM).n) == (Origin.MEASURED, 10)
+    assert found.level_parameters == ("seed",)
+    assert found.term(VRAM).note == "level over seed 0, 1, 2, 3, ..., 99"
+    assert (found.term(VRAM).origin, found.term(VRAM).n) == (Origin.FITTED, 10)
     assert found.total_bytes(VRAM) == pytest.approx(mb(2006 + 60.18 + 64), abs=1)
 
 
 def test_a_setting_that_needed_more_speaks_for_itself() -> None:
-    """An old seed that needed more keeps its own need although seeds are ignored."""
-    odd = ran(4000, parameters={"seed": "odd"})
+    """An old seed that needed more keeps its own need although seeds are level."""
+    odd = ran(4000, parameters={"seed": "30"})
     history = [odd, *[ran(2000, parameters={"seed": str(k)}, at=k) for k in range(20)]]
     assert term(history, odd.setting).peak_bytes == mb(4000)
     assert term(history, with_setting(parameters=(("seed", "21"),))).peak_bytes == mb(2000)
@@ -80,10 +79,10 @@ def test_a_setting_that_needed_more_speaks_for_itself() -> None:
 
 def test_a_failed_seed_speaks_for_itself_longer_than_for_others() -> None:
     """Ten other seeds later a lower bound is gone for them, and stays for its own seed."""
-    odd = ran(2000, parameters={"seed": "odd"})
-    leak = failed(3000, parameters={"seed": "odd"}, at=1)
+    odd = ran(2000, parameters={"seed": "30"})
+    leak = failed(3000, parameters={"seed": "30"}, at=1)
     history = [odd, leak, *[ran(2000, parameters={"seed": str(k)}, at=2 + k) for k in range(9)]]
-    fresh = with_setting(parameters=(("seed", "new"),))
+    fresh = with_setting(parameters=(("seed", "12"),))
     assert term(history, fresh).need_bytes == mb(3000)
     history.append(ran(2000, parameters={"seed": "9"}, at=20))
     assert term(history, fresh).need_bytes == mb(2124)
@@ -113,7 +112,7 @@ def test_out_of_memory_of_one_setting_is_not_that_of_another() -> None:
     history = [ran(3000), ran_out(4000, parameters={"batch": "512"})]
     assert term(history).need_bytes == mb(3364)
     large = with_setting(parameters=(("batch", "512"),))
-    assert term(history, large).need_bytes == mb(6000)
+    assert term(history, large, hint=mb(2000)).need_bytes == mb(6000)
 
 
 def test_a_margin_never_asks_for_more_than_there_is() -> None:

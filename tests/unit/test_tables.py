@@ -85,7 +85,7 @@ def test_an_estimate_says_what_it_is_of_and_what_would_come_of_it() -> None:
     shown = estimate(
         name="digits",
         total_bytes={"ram": 5 * MB, "vram": None},
-        ignored_parameters=["seed"],
+        level_parameters=["seed"],
         max_workers=3,
         would_start=False,
         reasons=[{"message": "no room"}],

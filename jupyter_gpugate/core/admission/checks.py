@@ -77,6 +77,7 @@ class Asks(NamedTuple):
             return Ask(charge, Basis.DECLARED if room.declared else need.basis)
         charge = provisional_charge(
             prior_bytes=need.prior_bytes,
+            is_prior_close=need.is_prior_close,
             lower_bound_bytes=need.lower_bound_bytes,
             share_bytes=room.share_bytes,
             fits_alone_bytes=room.alone_bytes,

@@ -10,6 +10,8 @@ from jupyter_gpugate.core.admission.decide import verdict_on
 from jupyter_gpugate.core.admission.masks import visible
 from jupyter_gpugate.core.admission.room import rooms
 from jupyter_gpugate.core.decisions import Refusal
+from jupyter_gpugate.core.estimates import Estimate
+from jupyter_gpugate.core.explaining.advice import advised
 from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.explaining.rows import Forecast, Reason
 from jupyter_gpugate.core.explaining.waiting import model_told
@@ -30,13 +32,13 @@ def forecast(state: GateState, sample: Sample, request: Request, now: float) -> 
     _, estimates = needs_of(state.calibration, request, state.inventory, state.driver)
     estimate = estimate_for(estimates, model)
     resources = [RAM, *([VRAM] if device else [])]
-    reasons = _reasons(state, verdict)
+    reasons = _reasons(state, verdict, request, estimate)
     return Forecast(
         name=request.family.name,
         gpus=request.gpus,
         workers=request.setting.workers,
         terms=estimate.terms,
-        ignored_parameters=estimate.ignored_parameters,
+        level_parameters=estimate.level_parameters,
         total_bytes={r: estimate.total_bytes(r) for r in resources},
         known_bytes={r: estimate.known_bytes(r) for r in resources},
         missing=estimate.gaps(),
@@ -85,7 +87,9 @@ def _about(verdict: Union[Admission, Refusal]) -> Sequence[str]:
     return verdict.devices
 
 
-def _reasons(state: GateState, verdict: Union[Admission, Refusal]) -> tuple[Reason, ...]:
+def _reasons(
+    state: GateState, verdict: Union[Admission, Refusal], request: Request, estimate: Estimate
+) -> tuple[Reason, ...]:
     """The reasons that would keep it waiting if it were alone at the end of the queue."""
     if not isinstance(verdict, Refusal):
         return ()
@@ -93,7 +97,9 @@ def _reasons(state: GateState, verdict: Union[Admission, Refusal]) -> tuple[Reas
         Reason(
             kind=reason.check.value,
             resource=reason.resource,
-            message=explain(state, reason),
+            message=advised(
+                explain(state, reason), reason.check, reason.resource, request, estimate
+            ),
             numbers=dict(reason.numbers),
         )
         for reason in verdict.reasons

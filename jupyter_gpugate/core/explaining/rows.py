@@ -234,7 +234,7 @@ class Forecast:
     gpus: int
     workers: int
     terms: tuple[EstimateTerm, ...]
-    ignored_parameters: tuple[str, ...]
+    level_parameters: tuple[str, ...]
     total_bytes: Mapping[str, Optional[int]]
     known_bytes: ByResource
     missing: tuple[str, ...]

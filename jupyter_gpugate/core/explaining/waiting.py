@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Optional
 
 from jupyter_gpugate.core.admission.masks import Mask, visible
 from jupyter_gpugate.core.decisions import Check, Decisions, Reason
 from jupyter_gpugate.core.estimates import Estimate
+from jupyter_gpugate.core.explaining.advice import advised
 from jupyter_gpugate.core.explaining.explain import HELD_BY_THIS_NOTEBOOK, explain
 from jupyter_gpugate.core.explaining.outlook import eta_s, expected_ends
 from jupyter_gpugate.core.explaining.rows import QueuedRow, WaitReason
@@ -85,9 +87,20 @@ class WaitingRows:
         if key not in self._reasons:
             reasons = self._decisions.reasons_of(key)
             self._reasons[key] = tuple(_reason_row(self._state, reason) for reason in reasons)
-        rows = self._reasons[key]
+        rows = self._advised(self._reasons[key], queued)
         own = _held_by_its_notebook(self._state, queued, self._decisions.reasons_of(key))
         return (own, *rows) if own else rows
+
+    def _advised(self, rows: tuple[WaitReason, ...], queued: Queued) -> tuple[WaitReason, ...]:
+        request, estimate = queued.request, self._estimate(queued)
+        if not any(term.unknown_parameters for term in estimate.terms):
+            return rows
+        return tuple(
+            replace(
+                row, message=advised(row.message, Check(row.kind), row.resource, request, estimate)
+            )
+            for row in rows
+        )
 
     def _estimate(self, queued: Queued) -> Estimate:
         request = queued.request

@@ -22,11 +22,12 @@ from dataclasses import replace
 from typing import Final
 
 from jupyter_gpugate.core.evidence import WINDOW, Calibration, Observation, Track
+from jupyter_gpugate.core.parameters import number_of
 from jupyter_gpugate.core.requests import Setting
 from jupyter_gpugate.core.resources import RAM
 
 TRACKS_PER_NAME: Final = 128
-#: Settings that have to agree, and how closely, before a parameter counts as irrelevant.
+#: Values that have to agree, and how closely, before a number counts as level.
 ALIKE_SETTINGS: Final = 3
 ALIKE_SPREAD: Final = 0.05
 
@@ -66,14 +67,14 @@ def setting_on(resource: str, setting: Setting) -> Setting:
     return setting
 
 
-def irrelevant_parameters(tracks: Sequence[Track]) -> tuple[str, ...]:
-    """Return the parameters without an effect, given one family's tracks on one resource.
+def level_parameters(tracks: Sequence[Track]) -> tuple[str, ...]:
+    """Return the numbers without an effect, given one family's tracks on one resource.
 
     They are the largest set found such that settings that differ in nothing else peak within
     5 % of each other, where each of them took three values.  Judged are the ten settings
     observed last, so that an old outlier loses its effect.
     """
-    names = {name for track in tracks for name, _ in track.setting.parameters}
+    names = _numbers(tracks)
     while names:
         groups = _groups(tracks, names)
         rare = {n for n in names if max(_values(g, n) for g in groups) < ALIKE_SETTINGS}
@@ -174,6 +175,12 @@ def _groups(tracks: Sequence[Track], names: Collection[str]) -> list[list[Track]
         + [t for t in group if not t.evidence.complete][-WINDOW:]
         for group in groups.values()
     ]
+
+
+def _numbers(tracks: Sequence[Track]) -> set[str]:
+    """Return the parameters that never had a word as their value."""
+    pairs = {pair for track in tracks for pair in track.setting.parameters}
+    return {name for name, _ in pairs} - {n for n, value in pairs if number_of(value) is None}
 
 
 def _values(group: Sequence[Track], name: str) -> int:

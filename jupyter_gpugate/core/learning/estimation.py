@@ -17,17 +17,18 @@ from typing import Final, Optional
 
 from jupyter_gpugate.core.estimates import Estimate, EstimateTerm, Origin
 from jupyter_gpugate.core.evidence import Calibration, Track
-from jupyter_gpugate.core.learning.calibration import irrelevant_parameters, setting_on, without
-from jupyter_gpugate.core.learning.scaling import (
+from jupyter_gpugate.core.learning.by_parameters import Values
+from jupyter_gpugate.core.learning.by_workers import for_workers
+from jupyter_gpugate.core.learning.calibration import level_parameters, setting_on
+from jupyter_gpugate.core.learning.margins import (
     GREATEST_MARGIN,
     MARGIN_OF_ONE,
-    Count,
     Guess,
-    counts_of,
-    for_workers,
+    Learned,
     in_mb,
     margin_bytes,
 )
+from jupyter_gpugate.core.learning.unknown import Unknown, why_unknown
 from jupyter_gpugate.core.requests import Family, Hints, Setting
 from jupyter_gpugate.core.resources import (
     GB,
@@ -58,14 +59,14 @@ def estimate(
     Without a device model, here or in the setting, the model with the greatest need counts.
     """
     terms: list[EstimateTerm] = []
-    ignored: set[str] = set()
+    level: set[str] = set()
     for resource in resources:
         known = _known(calibration, family, resource)
         asked = _asked(setting, resource, device_model)
         total = ram_total if resource == RAM else device_total
         terms.append(known.term(known.views(asked), setting.workers, hints.of(resource), total))
-        ignored.update(name for name, _ in setting.parameters if name in known.ignored)
-    return Estimate(tuple(terms), tuple(sorted(ignored)))
+        level.update(name for name, _ in setting.parameters if name in known.level)
+    return Estimate(tuple(terms), tuple(sorted(level)))
 
 
 def max_workers(
@@ -111,6 +112,7 @@ def need_from_hint(resource: str, hint_bytes: int) -> int:
 def provisional_charge(
     *,
     prior_bytes: Optional[int],
+    is_prior_close: bool = False,
     lower_bound_bytes: int,
     share_bytes: int,
     fits_alone_bytes: int,
@@ -119,16 +121,17 @@ def provisional_charge(
 ) -> int:
     """Return what an unknown run is charged on one resource; never 0.
 
-    It is twice the prior, or without one ``share_bytes`` of the resource, and never below 1.5
-    times the greatest lower bound; all of it within what fits with no run alive.  Once the run
-    has waited long enough to ``shrink``, what fits now will do, down to the prior, 1.5 times the
-    lower bound, or 1 GB.
+    It is twice the prior, or the prior itself where many others needed just that, or without one
+    ``share_bytes`` of the resource; never below 1.5 times the greatest lower bound; all of it
+    within what fits with no run alive.  Once the run has waited long enough to ``shrink``, what
+    fits now will do, down to the prior, 1.5 times the lower bound, or 1 GB.
     """
     # Where others leave next to nothing, or the prior is a run that used nothing, a charge of a
     # few bytes would start a run that can only fail.
     sensible = max(1, min(LEAST_WATCH_BYTES, share_bytes))
     bound = math.ceil(BOUND_FACTOR * lower_bound_bytes)
-    wanted = share_bytes if prior_bytes is None else PRIOR_FACTOR * prior_bytes
+    factor = 1 if is_prior_close else PRIOR_FACTOR
+    wanted = share_bytes if prior_bytes is None else factor * prior_bytes
     charge = max(min(max(wanted, bound), fits_alone_bytes), sensible)
     if not shrink:
         return charge
@@ -137,34 +140,58 @@ def provisional_charge(
 
 @dataclass(frozen=True)
 class _View:
-    """The evidence for one requested setting, by number of workers, in this and other settings."""
+    """The evidence for one asked setting, in its circumstances and in others."""
 
     resource: str
-    own: Mapping[int, Count]  # in the asked circumstances
-    others: Sequence[tuple[str, Mapping[int, Count]]]  # in others, with how they differ
-    ignored: str  # a note, if parameters were left out to come here
+    asked: Setting
+    level: tuple[str, ...]
+    here: Sequence[Track]
+    elsewhere: Sequence[tuple[str, Sequence[Track]]]  # with how the circumstances differ
 
     def guess(self, workers: int, hint: Optional[int]) -> Optional[Guess]:
         """Return the need by the best origin there is."""
-        guess = for_workers(self.resource, self.own, workers)
+        own = self._by_workers(self.here)
+        seen = {count: values.guess() for count, values in own.items()}
+        floors = {count: values.floor for count, values in own.items()}
+        guess = for_workers(self.resource, _known_only(seen), floors, workers)
         if guess is not None:
-            return guess._replace(notes=(*guess.notes, self.ignored)) if self.ignored else guess
+            return guess
         guess = self._elsewhere(workers)
         if guess is None and hint is not None:
             need = need_from_hint(self.resource, hint)
             guess = Guess(hint, need, Origin.HINT, 0, ("the author's number",))
         if guess is None:
             return None
-        return guess.raised(count.floor for w, count in self.own.items() if w <= workers)
+        return guess.raised(floor for count, floor in floors.items() if count <= workers)
+
+    def beyond_reach(self, workers: int) -> Optional[Guess]:
+        """Return where a line leads outside of its reach."""
+        own = self._by_workers(self.here)
+        lines = {count: values.line(within_reach=False) for count, values in own.items()}
+        return for_workers(self.resource, _known_only(lines), {}, workers)
 
     def _elsewhere(self, workers: int) -> Optional[Guess]:
         """Return the family's greatest, each circumstance brought to this number of workers."""
         best: Optional[Guess] = None
-        for difference, counts in self.others:
-            guess = for_workers(self.resource, counts, workers, GREATEST_MARGIN)
+        for difference, tracks in self.elsewhere:
+            values = self._by_workers(tracks, GREATEST_MARGIN)
+            seen = {count: some.guess() for count, some in values.items()}
+            floors = {count: some.floor for count, some in values.items()}
+            guess = for_workers(self.resource, _known_only(seen), floors, workers)
             if guess is not None and (best is None or guess.need_bytes > best.need_bytes):
                 best = guess._replace(origin=Origin.SCALED, notes=(difference, *guess.notes))
         return best
+
+    def _by_workers(
+        self, tracks: Sequence[Track], share: Optional[float] = None
+    ) -> dict[int, Values]:
+        by_workers: dict[int, list[Track]] = {}
+        for track in tracks:
+            by_workers.setdefault(track.setting.workers, []).append(track)
+        return {
+            count: Values(self.resource, some, self.asked, self.level, share)
+            for count, some in by_workers.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -172,8 +199,8 @@ class _Known:
     """All that is known of one family on one kind of resource."""
 
     resource: str
-    circumstances: Mapping[Setting, Sequence[Track]]  # less the workers and what is ignored
-    ignored: tuple[str, ...]
+    circumstances: Mapping[Setting, Sequence[Track]]  # less the workers and the parameters
+    level: tuple[str, ...]
     bound_bytes: int  # of the owner and name
     prior_bytes: Optional[int]  # of other sources of the owner and name
     elsewhere_bytes: int  # apparently held for its attempts outside their trees
@@ -190,51 +217,64 @@ class _Known:
     ) -> EstimateTerm:
         """Build the run's term from the view that needs most."""
         guesses = [guess for guess in (v.guess(workers, hint) for v in views) if guess is not None]
-        term = EstimateTerm(
-            self.resource,
-            HolderKind.RUN,
-            None,
-            note=self._why_unknown(),
-            lower_bound_bytes=self.bound_bytes,
-            prior_bytes=self.prior_bytes,
-        )
         if not guesses:
-            return term
+            return self._gap(views, workers)
         guess = max(guesses, key=lambda guess: guess.need_bytes)
         need, notes = guess.need_bytes, guess.notes
         if total is not None and guess.peak_bytes <= total < need:
             need, notes = total, (*notes, f"at most the total of {in_mb(total)}")
-        return replace(
-            term,
+        return EstimateTerm(
+            self.resource,
+            HolderKind.RUN,
             need_bytes=need,
             origin=guess.origin,
             peak_bytes=guess.peak_bytes,
             margin_bytes=need - guess.peak_bytes,
             n=guess.n,
             note="; ".join(notes),
+            lower_bound_bytes=self.bound_bytes,
+            prior_bytes=self.prior_bytes,
         )
 
-    def _why_unknown(self) -> str:
+    def _gap(self, views: Sequence[_View], workers: int) -> EstimateTerm:
+        term = EstimateTerm(
+            self.resource,
+            HolderKind.RUN,
+            None,
+            note=self._not_measured(),
+            lower_bound_bytes=self.bound_bytes,
+            prior_bytes=self.prior_bytes,
+        )
+        unknown = max(filter(None, map(self._unknown, views, [workers] * len(views))), default=None)
+        if unknown is None or self.elsewhere_bytes:
+            return term
+        return replace(
+            term,
+            note=unknown.note,
+            prior_bytes=unknown.prior_bytes,
+            is_prior_close=unknown.is_close,
+            unknown_parameters=unknown.parameters,
+        )
+
+    def _unknown(self, view: _View, workers: int) -> Optional[Unknown]:
+        tracks = [track for some in self.circumstances.values() for track in some]
+        return why_unknown(self.resource, tracks, view.asked, view.beyond_reach(workers))
+
+    def _not_measured(self) -> str:
         if not self.elsewhere_bytes:
             return "this version has not been measured yet"
         rise = in_mb(self.elsewhere_bytes)
         return f"it held next to nothing itself, while {rise} outside of it rose and fell with it"
 
     def _view(self, asked: Setting) -> _View:
-        here = _circumstances(asked, self.ignored)
-        ignored = [name for name, _ in asked.parameters if name in self.ignored]
-        note = (
-            f"no effect on the memory needed (peaks within 5 %): {', '.join(ignored)}"
-            if ignored
-            else ""
-        )
-        others = [
-            (_difference(setting, here), counts_of(tracks, None))
+        here = _circumstances(asked)
+        elsewhere = [
+            (_difference(setting, here), tracks)
             for setting, tracks in self.circumstances.items()
             if setting != here
         ]
-        own = counts_of(self.circumstances.get(here, ()), asked)
-        return _View(self.resource, own, others, note)
+        own = self.circumstances.get(here, ())
+        return _View(self.resource, asked, self.level, own, elsewhere)
 
 
 def _known(calibration: Calibration, family: Family, resource: str) -> _Known:
@@ -242,14 +282,18 @@ def _known(calibration: Calibration, family: Family, resource: str) -> _Known:
     tracks = tuple(track for track in tracks if track.resource == resource)
     own = [track for track in tracks if track.family == family]
     older = [t for t in tracks if t.family != family and t.evidence.complete]
-    needs = (Count.of([track], None).measured(resource).need_bytes for track in older)
-    ignored = irrelevant_parameters(own)
+    needs = (Learned.of([track]).measured(resource).need_bytes for track in older)
     circumstances: dict[Setting, list[Track]] = {}
     for track in own:
-        circumstances.setdefault(_circumstances(track.setting, ignored), []).append(track)
+        circumstances.setdefault(_circumstances(track.setting), []).append(track)
     bound = max((track.evidence.bound_bytes for track in tracks), default=0)
     elsewhere = max((track.evidence.elsewhere_bytes for track in own), default=0)
-    return _Known(resource, circumstances, ignored, bound, max(needs, default=None), elsewhere)
+    prior = max(needs, default=None)
+    return _Known(resource, circumstances, level_parameters(own), bound, prior, elsewhere)
+
+
+def _known_only(guesses: Mapping[int, Optional[Guess]]) -> dict[int, Guess]:
+    return {count: guess for count, guess in guesses.items() if guess is not None}
 
 
 def _asked(setting: Setting, resource: str, device_model: Optional[str]) -> Setting:
@@ -258,8 +302,8 @@ def _asked(setting: Setting, resource: str, device_model: Optional[str]) -> Sett
     return setting_on(resource, setting)
 
 
-def _circumstances(setting: Setting, ignored: Sequence[str]) -> Setting:
-    return replace(without(setting, ignored), workers=0)
+def _circumstances(setting: Setting) -> Setting:
+    return replace(setting, parameters=(), workers=0)
 
 
 def _difference(setting: Setting, asked: Setting) -> str:
@@ -269,8 +313,6 @@ def _difference(setting: Setting, asked: Setting) -> str:
         words.append(f"another device model ({setting.device_model})")
     if setting.runtime != asked.runtime:
         words.append("another runtime")
-    if setting.parameters != asked.parameters:
-        words.append("other parameters")
     if setting.episodes != asked.episodes:
         words.append("another number of episodes")
     return "the greatest need measured with " + " and ".join(words)

@@ -64,8 +64,8 @@ def estimate_on(
         device_model=device.model,
         device_total=device.total_bytes,
     )
-    ignored = tuple(sorted(set(ram.ignored_parameters) | set(vram.ignored_parameters)))
-    return Estimate(terms=vram.terms + ram.terms, ignored_parameters=ignored)
+    level = tuple(sorted(set(ram.level_parameters) | set(vram.level_parameters)))
+    return Estimate(terms=vram.terms + ram.terms, level_parameters=level)
 
 
 def _chosen(request: Request, resource: str) -> Optional[Estimate]:
@@ -116,6 +116,6 @@ def _nothing_known(request: Request, why: str) -> Estimate:
 def _term_need(term: EstimateTerm) -> TermNeed:
     prior, bound = term.prior_bytes, term.lower_bound_bytes
     if term.need_bytes is None:
-        return TermNeed(None, Basis.WATCH, prior, bound)
+        return TermNeed(None, Basis.WATCH, prior, bound, None, term.is_prior_close)
     basis = _RUNGS.get(term.origin, Basis.CALIBRATED)
     return TermNeed(term.need_bytes, basis, prior, bound, term.peak_bytes)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from jupyter_gpugate.core.endings import cause_of, detail_of
-from jupyter_gpugate.core.explaining.rows import EpisodeCount, Snapshot
+from jupyter_gpugate.core.estimates import Estimate
+from jupyter_gpugate.core.explaining.rows import EpisodeCount, Forecast, Snapshot
 from jupyter_gpugate.core.naming import megabytes
 from jupyter_gpugate.core.reports import Status
 from jupyter_gpugate.core.resources import RAM, VRAM
@@ -16,6 +17,7 @@ from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.life import ACTIVE, ENDED
 from jupyter_gpugate.runs.reading import output_tail
 from jupyter_gpugate.runs.record import Record, Records
+from jupyter_gpugate.runs.requests import relevant_parameters
 from jupyter_gpugate.server.http.answers import (
     ElsewhereRow,
     MachineAnswer,
@@ -35,12 +37,25 @@ async def run_answer(gate: Gate, records: Records, run_id: str) -> RunAnswer:
         return _recorded(record, view, str(record.summary.get("output_tail", "")))
     answer = _recorded(record, view, output_tail(record))
     if view.queued is not None:
-        return _queued(answer, view)
+        return _with_values(_queued(answer, view), record)
     if view.running is not None:
-        return _active(answer, view)
+        return _with_values(_active(answer, view), record)
     if record.status == ACTIVE and not record.host:
         return replace(answer, phase="ending")
     return answer
+
+
+def _with_values(answer: RunAnswer, record: Record) -> RunAnswer:
+    """Put the values of parameters, which the gate does not know, into the estimate."""
+    if not isinstance(answer.estimate, Estimate):
+        return answer
+    estimate = answer.estimate.with_values(relevant_parameters(record.spec))
+    return replace(answer, estimate=estimate)
+
+
+def with_values(forecast: Forecast, parameters: Mapping[str, str]) -> Forecast:
+    """Put the values of parameters, which the gate does not know, into a forecast."""
+    return replace(forecast, terms=Estimate(forecast.terms).with_values(parameters).terms)
 
 
 def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:

@@ -17,6 +17,7 @@ from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.gate.port import LockRequest
 from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs.record import Refused
+from jupyter_gpugate.runs.requests import relevant_parameters
 from jupyter_gpugate.server.http import shapes
 from jupyter_gpugate.server.http.answers import (
     CalibrationsAnswer,
@@ -25,7 +26,7 @@ from jupyter_gpugate.server.http.answers import (
     ForgottenAnswer,
 )
 from jupyter_gpugate.server.http.api import ApiHandler
-from jupyter_gpugate.server.http.compose import machine_answer, queue_answer
+from jupyter_gpugate.server.http.compose import machine_answer, queue_answer, with_values
 from jupyter_gpugate.server.http.contract import call
 from jupyter_gpugate.server.http.openapi import RUN_ID, document
 from jupyter_gpugate.server.http.pages import CardHandler, PanelHandler
@@ -93,13 +94,15 @@ class EstimateHandler(ApiHandler):
             episodes=asked.episodes or request.setting.episodes,
         )
         request = replace(request, family=replace(request.family, gpus=gpus), setting=setting)
-        self.answer(await self.gate.estimate(request))
+        forecast = await self.gate.estimate(request)
+        self.answer(with_values(forecast, relevant_parameters(newest.spec)))
 
     @call(shapes.EstimateAnswer, body=RunBody)
     async def post(self, body: BaseModel) -> None:
         """The need of a run with this body."""
-        request = await self.launcher.intake.request_of(body.model_dump(mode="json", by_alias=True))
-        self.answer(await self.gate.estimate(request))
+        given = body.model_dump(mode="json", by_alias=True)
+        forecast = await self.gate.estimate(await self.launcher.intake.request_of(given))
+        self.answer(with_values(forecast, relevant_parameters(given)))
 
 
 class MachineHandler(ApiHandler):

@@ -1,9 +1,9 @@
-"""From evidence to a need: the margin, and the way from one number of workers to another."""
+"""From the evidence of one setting to its need: the margin, and the floors below it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Optional
 
@@ -41,6 +41,7 @@ class Guess(NamedTuple):
     origin: Origin
     n: int
     notes: tuple[str, ...] = ()
+    is_bounded: bool = False  # the memory that the runs were given proved to be enough
 
     def raised(self, floors: Iterable[Floor]) -> Guess:
         """Lift the need to the greatest of the floors, if that is higher."""
@@ -50,15 +51,15 @@ class Guess(NamedTuple):
         return self._replace(need_bytes=floor.need_bytes, notes=(*self.notes, floor.note))
 
 
-class Count(NamedTuple):
-    """The evidence for one number of workers."""
+class Learned(NamedTuple):
+    """The evidence for one setting, or for several that need the same."""
 
     evidence: Evidence
     floor: Floor
 
     @classmethod
-    def of(cls, tracks: Sequence[Track], asked: Optional[Setting]) -> Count:
-        """Merge the evidence of equivalent tracks.
+    def of(cls, tracks: Sequence[Track], asked: Optional[Setting] = None) -> Learned:
+        """Merge the evidence of settings that need the same.
 
         The asked setting's own evidence takes precedence where it needed more, and only its own
         out-of-memory ends count.
@@ -82,40 +83,6 @@ class Count(NamedTuple):
     def measured(self, resource: str, share: Optional[float] = None) -> Guess:
         """Return the need of what completed; ``share`` overrides the margin's share."""
         return _measured(resource, self.evidence, share).raised([self.floor])
-
-
-def counts_of(tracks: Iterable[Track], asked: Optional[Setting]) -> dict[int, Count]:
-    """Weigh tracks of the same circumstances by number of workers, for one asked setting."""
-    by_workers: dict[int, list[Track]] = {}
-    for track in tracks:
-        by_workers.setdefault(track.setting.workers, []).append(track)
-    return {workers: Count.of(some, asked) for workers, some in by_workers.items()}
-
-
-def for_workers(
-    resource: str, counts: Mapping[int, Count], workers: int, share: Optional[float] = None
-) -> Optional[Guess]:
-    """Work out the need of this many workers from those measured in the same circumstances.
-
-    What lies between two measured numbers of workers needs something between theirs, and a
-    floor seen with fewer workers holds for more.  None: nothing completed.
-    """
-    complete = {w: counts[w] for w in sorted(counts) if counts[w].evidence.complete}
-    seen = {w: count.measured(resource, share) for w, count in complete.items()}
-    if workers in seen:
-        return seen[workers]
-    if not seen:
-        return None
-    if len(seen) == 1:
-        guess = _scaled(resource, next(iter(seen.items())), workers)
-    else:
-        spread = max(margin_share(count.evidence.peaks) for count in complete.values())
-        guess = _fitted(resource, seen, workers, spread if share is None else share)
-    least = max((g.need_bytes for w, g in seen.items() if w < workers), default=0)
-    most = min((g.need_bytes for w, g in seen.items() if w > workers), default=guess.need_bytes)
-    need = max(min(guess.need_bytes, most), least)
-    guess = guess._replace(need_bytes=need, peak_bytes=min(guess.peak_bytes, need))
-    return guess.raised(count.floor for w, count in counts.items() if w <= workers)
 
 
 def margin_share(peaks: Sequence[int]) -> float:
@@ -161,14 +128,14 @@ def _measured(resource: str, evidence: Evidence, share: Optional[float]) -> Gues
     peak, cap = greatest.peak_bytes, evidence.cap_bytes
     if fills_what_it_is_given(evidence):
         note = "fills all memory that it is given: the peak itself"
-        return Guess(peak, peak, Origin.MEASURED, n, (note,))
+        return Guess(peak, peak, Origin.MEASURED, n, (note,), is_bounded=True)
     if share is None:
         share = margin_share(evidence.peaks)
     need = peak + margin_bytes(resource, peak, share)
     if cap is None or cap >= need:
         return Guess(peak, need, Origin.MEASURED, n)
     note = f"an enforced cap of {in_mb(cap)} sufficed"
-    return Guess(peak, max(peak, cap), Origin.MEASURED, n, (note,))
+    return Guess(peak, max(peak, cap), Origin.MEASURED, n, (note,), is_bounded=True)
 
 
 def _is_full(observation: Observation) -> bool:
@@ -176,41 +143,3 @@ def _is_full(observation: Observation) -> bool:
     # than 3 %, looks full because of that very peak.
     charge, peak = observation.charge_bytes or 0, observation.peak_bytes
     return peak > 0 and max(charge, peak) <= (1 + SATURATED) * min(charge, peak)
-
-
-def _scaled(resource: str, known: tuple[int, Guess], workers: int) -> Guess:
-    """From the one measured number of workers: upwards in proportion, downwards its own need."""
-    measured, guess = known
-    if workers < measured:
-        note = f"the need of {_workers(measured)}"
-        return guess._replace(origin=Origin.SCALED, notes=(note, *guess.notes))
-    peak = math.ceil(guess.peak_bytes * workers / measured)
-    need = peak + margin_bytes(resource, peak, GREATEST_MARGIN)
-    return Guess(peak, need, Origin.SCALED, guess.n, (f"scaled up from {_workers(measured)}",))
-
-
-def _fitted(resource: str, seen: Mapping[int, Guess], workers: int, share: float) -> Guess:
-    """From a line through the greatest peaks; beyond the most workers seen with a full margin."""
-    points = [(w, guess.peak_bytes) for w, guess in seen.items()]
-    slope, start = _line(points)
-    fewest, its_peak = points[0]
-    # A line through bent data may fall below zero before it reaches one worker.
-    least = its_peak * min(1.0, workers / fewest) if workers < fewest else 0.0
-    peak = math.ceil(max(start + slope * workers, least))
-    beyond = workers > points[-1][0]
-    need = peak + margin_bytes(resource, peak, GREATEST_MARGIN if beyond else share)
-    note = "fitted over workers " + ", ".join(str(w) for w, _ in points)
-    return Guess(peak, need, Origin.FITTED, sum(guess.n for guess in seen.values()), (note,))
-
-
-def _line(points: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """Least squares with a slope of at least 0: (slope, value at no workers)."""
-    x_mean = sum(x for x, _ in points) / len(points)
-    y_mean = sum(y for _, y in points) / len(points)
-    both = sum((x - x_mean) * (y - y_mean) for x, y in points)
-    slope = max(0.0, both / sum((x - x_mean) ** 2 for x, _ in points))
-    return slope, y_mean - slope * x_mean
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
