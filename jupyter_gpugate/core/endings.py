@@ -26,6 +26,8 @@ class StopKind(str, Enum):
     EVICTED = "evicted"
     FENCED = "fenced"  # another attempt, or none, holds the lease
     TERMINATED = "terminated"  # by a signal that names no reason
+    KILLED = "killed"  # with its supervisor, which left no reason
+    REMOVED = "removed"  # the run has removed its directory, and the reason with it
     ENDED = "ended"  # nobody asked: the run has ended, failed or reached its time limit
 
 
@@ -35,6 +37,8 @@ _ASKED_BY = {
     StopKind.EVICTED: "gate",
     StopKind.FENCED: "gate",
     StopKind.TERMINATED: "signal",
+    StopKind.KILLED: "signal",
+    StopKind.REMOVED: "run",
     StopKind.ENDED: "run",
 }
 
@@ -55,6 +59,11 @@ class Stop:
     @property
     def is_cancel(self) -> bool:
         return self.kind is StopKind.CANCELLED
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether the one who asked for the stop is not known by it."""
+        return self.kind in {StopKind.TERMINATED, StopKind.KILLED, StopKind.REMOVED}
 
     @property
     def reason(self) -> str:

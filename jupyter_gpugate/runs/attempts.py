@@ -12,16 +12,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpugate.core.codec import ProtocolError, from_json, to_json
+from jupyter_gpugate.core.codec import JsonObject, ProtocolError, from_json
+from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.core.messages import DeclineMessage, FinishedMessage, WithdrawMessage
-from jupyter_gpugate.core.reports import AttemptOutcome, EndReport, RunEnd
+from jupyter_gpugate.core.reports import EndReport, RunEnd
 from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.runs import directory, events
 from jupyter_gpugate.runs import life as lf
 from jupyter_gpugate.runs.cgroup import Cgroup
 from jupyter_gpugate.runs.folder import Torn
 from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient
-from jupyter_gpugate.runs.lifecycle import GONE, REQUEUED, STILL_THERE
+from jupyter_gpugate.runs.lifecycle import REQUEUED
+from jupyter_gpugate.runs.outcome import lost_outcome, stop_in
 from jupyter_gpugate.runs.placeholders import UnknownTotalError
 from jupyter_gpugate.runs.processes import ended, kill_all, send
 from jupyter_gpugate.runs.programs import Programs
@@ -31,10 +33,9 @@ from jupyter_gpugate.runs.staging import forget_inputs
 from jupyter_gpugate.runs.starting import (
     PASSING,
     begin,
-    gone,
     granted_part,
-    is_of_another_boot,
     launch_of,
+    lost,
     set_aside,
     supervisor_of,
 )
@@ -88,7 +89,9 @@ class Attempts:
         launch = await asyncio.to_thread(directory.launch_of, path) or {}
         supervisor = await asyncio.to_thread(supervisor_of, record)
         begun = any((path / name).exists() for name in ("tree.json", "_DONE"))
-        found = lf.Found(launch.get("fence"), supervisor, begun, granted_part(launch))
+        stop = await asyncio.to_thread(directory.stop_of, path)
+        cancelled = stop is not None and stop.is_cancel
+        found = lf.Found(launch.get("fence"), supervisor, begun, granted_part(launch), cancelled)
         await self.handle(record, found)
 
     async def tell_end(self, record: Record) -> None:
@@ -162,26 +165,18 @@ class Attempts:
         seen = {"elsewhere": answer.elsewhere, "grown": list(answer.grown)} if answer else {}
         facts = {name: value for name, value in seen.items() if value}
         peaks = (answer.peaks if answer else None) or _reported_peaks(report)
-        await self.handle(record, lf.Over(report, outcome, {**facts, "peaks": peaks}))
+        facts = {**facts, "peaks": peaks}
+        await self.handle(record, lf.Over(report, outcome, facts, stop_in(outcome)))
 
-    async def _lost(self, record: Record) -> dict[str, Any]:
+    async def _lost(self, record: Record) -> JsonObject:
         """Handle a supervisor that ended without a report: stop its processes, record the end."""
         path, begun = record.attempt_path, time.monotonic()
         known = await asyncio.to_thread(directory.tree_of, path)
         cgroup = Cgroup(await asyncio.to_thread(directory.cgroup_of, path), record.run_id)
         left = await kill_all(record.run_id, known, cgroup)
-        how, reason = await asyncio.to_thread(gone, record)
-        if await asyncio.to_thread(directory.is_gone, path):
-            how, reason = AttemptOutcome.LOST, GONE
-        elif await asyncio.to_thread(is_of_another_boot, record):
-            how, reason = AttemptOutcome.LOST, "reboot"
-        kill = None
-        if left:
-            reason += f"{STILL_THERE}{', '.join(str(p.pid) for p in left)}"
-            ms = round((time.monotonic() - begun) * 1000)
-            kill = {"means": "kill", "ms": ms, "survivors": [list(p) for p in left]}
-        end = to_json(EndReport(how, reason))
-        outcome = {"end": end, "kill": kill, "wall_ended": time.time()}
+        end = await asyncio.to_thread(lost, record)
+        outcome = lost_outcome(end, left, time.monotonic() - begun)
+        outcome["wall_ended"] = time.time()
         write = asyncio.to_thread(directory.write_outcome, path, outcome)
         with suppress(OSError):  # without it the attempt reads as lost again
             await self._tasks.unbroken(write)
@@ -212,7 +207,7 @@ class Attempts:
         await self.handle(record, lf.Withdrawn(action.reason))
 
     async def _stop(self, record: Record, _action: lf.Stop) -> None:
-        stop = {"reason": RunEnd.CANCELLED.value, "at": time.monotonic()}
+        stop = Stop.of(StopKind.CANCELLED)
         with suppress(OSError):  # a full disk must not prevent a stop
             await asyncio.to_thread(directory.write_stop, record.attempt_path, stop)
         if record.life.supervisor is not None:

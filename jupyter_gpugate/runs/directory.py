@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jupyter_gpugate.core.codec import ProtocolError, from_json, to_json
+from jupyter_gpugate.core.endings import Stop, read_stop
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import boot_id
@@ -206,10 +207,20 @@ def write_outcome(attempt: Path, outcome: Mapping[str, Any]) -> None:
         folder.write("_DONE", b"")
 
 
-def write_stop(attempt: Path, stop: Mapping[str, Any]) -> None:
+def write_stop(attempt: Path, stop: Stop) -> None:
     """Say to an attempt's supervisor why it is about to get a SIGTERM."""
     with opened_attempt(attempt) as folder:
-        folder.write_record("stop.json", stop)
+        # Supervisors of former versions read the reason.
+        folder.write_record("stop.json", {**to_json(stop), "reason": stop.reason})
+
+
+def stop_of(attempt: Path) -> Stop | None:
+    """Return the stop that `write_stop` has recorded, in this or a former version."""
+    record = _record(attempt, "stop.json") or {}
+    with contextlib.suppress(ProtocolError):
+        fields = {name: record[name] for name in ("kind", "by", "detail") if name in record}
+        return from_json(Stop, fields, "stop")
+    return read_stop(str(record.get("reason", "")))[0]
 
 
 # -- parts -----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union
 
+from jupyter_gpugate.core import endings
 from jupyter_gpugate.core.reports import EndReport, RunEnd
 from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.core.samples import ProcessKey
@@ -115,6 +116,7 @@ class Found:
     supervisor: ProcessKey | None  # if it lives
     begun: bool  # the supervisor has written something
     facts: Facts
+    cancelled: bool = False  # its stop.json says so
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ class Over:
     report: EndReport
     outcome: Facts
     facts: Facts
+    stop: endings.Stop | None = None  # that has ended it
 
 
 @dataclass(frozen=True)

@@ -12,19 +12,13 @@ from dataclasses import replace
 from typing import Any, Callable
 
 from jupyter_gpugate.core.codec import to_json
-from jupyter_gpugate.core.reports import AttemptOutcome, EndReport, RunEnd
+from jupyter_gpugate.core.reports import AttemptOutcome, RunEnd
 from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.runs import life as lf
 from jupyter_gpugate.runs.life import Life
 
 #: Outcomes after which the gate queues a run again.
 REQUEUED = frozenset({AttemptOutcome.NOT_STARTED, AttemptOutcome.EVICTED})
-#: The reason of an attempt whose supervisor has left no outcome.
-KILLED = "its supervisor was killed"
-#: The reason of an attempt whose directory is lost, and with it how it ended.
-GONE = "its directory was removed while it ran: its output, and how it ended, are lost"
-#: Separates a reason from the processes that could not be stopped.
-STILL_THERE = "; still there: "
 #: Why a grant is given back whose run has ended or was cancelled.
 UNWANTED = "no longer wanted"
 CANCELLED = "cancelled"
@@ -125,6 +119,7 @@ def _found(life: Life, event: lf.Found) -> Step:
     is_followed = life.course is not None and not life.abandoned
     if is_followed or life.is_decided or not life.attempts:
         return life, ()
+    life = replace(life, cancelled=life.cancelled or event.cancelled)
     fence = event.fence if event.fence is not None else life.fence
     if event.supervisor is None and not event.begun and life.fence is None:
         # Nothing of it ever ran: the gate gives its grant again, if it is still valid.
@@ -147,7 +142,7 @@ def _over(life: Life, event: lf.Over) -> Step:
     if event.report.outcome in REQUEUED:
         return _queued_again(life, event)
     life = replace(life, facts={**life.facts, **event.facts})
-    end = _end_of(event.report, cancelled=life.cancelled)
+    end = _end_of(event, cancelled=life.cancelled)
     return _end(life, lf.Ending(end, event.report.reason, event.outcome))
 
 
@@ -161,11 +156,11 @@ def _queued_again(life: Life, event: lf.Over) -> Step:
     return _use_next_grant(replace(life, course=None))
 
 
-def _end_of(report: EndReport, *, cancelled: bool) -> RunEnd:
+def _end_of(event: lf.Over, *, cancelled: bool) -> RunEnd:
     """Trust the recorded cancel: stop.json may be missing on a full disk, or be unread."""
-    if cancelled and report.reason.partition(STILL_THERE)[0] in ("terminated", KILLED, GONE):
+    if cancelled and event.stop is not None and event.stop.is_unexplained:
         return RunEnd.CANCELLED
-    return RunEnd(report.outcome.value)
+    return RunEnd(event.report.outcome.value)
 
 
 def _put_aside(life: Life, event: lf.PutAside) -> Step:

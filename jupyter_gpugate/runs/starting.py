@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.core.messages import HEARTBEAT_S
 from jupyter_gpugate.core.reports import AttemptOutcome
 from jupyter_gpugate.core.requests import Grant
@@ -23,7 +24,8 @@ from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import RUN_MODULE, boot_id, is_token, isolation, start_ticks
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.folder import Torn, opened
-from jupyter_gpugate.runs.lifecycle import KILLED, granted_facts
+from jupyter_gpugate.runs.lifecycle import granted_facts
+from jupyter_gpugate.runs.outcome import KILLED, REMOVED, Lost
 from jupyter_gpugate.runs.placeholders import filled
 from jupyter_gpugate.runs.processes import is_alive, tagged
 from jupyter_gpugate.runs.programs import Programs
@@ -165,17 +167,22 @@ def supervisor_of(record: Record) -> ProcessKey | None:
     return None
 
 
-def gone(record: Record) -> tuple[AttemptOutcome, str]:
+def lost(record: Record) -> Lost:
     """Return the end of an attempt whose supervisor died without recording one.
 
     An attempt that never began has run no user code, so it failed and was not lost.
     """
-    words = _last_words(record.attempt_path / "supervisor.log")
+    path = record.attempt_path
+    if directory.is_gone(path):
+        return Lost(AttemptOutcome.LOST, REMOVED, Stop.of(StopKind.REMOVED))
+    if is_of_another_boot(record):
+        return Lost(AttemptOutcome.LOST, "reboot")
+    words = _last_words(path / "supervisor.log")
     if not words:
-        return AttemptOutcome.LOST, KILLED
-    if (record.attempt_path / "tree.json").exists():
-        return AttemptOutcome.LOST, f"its supervisor ended: {words}"
-    return AttemptOutcome.FAILED, f"its supervisor did not start: {words}"
+        return Lost(AttemptOutcome.LOST, KILLED, Stop.of(StopKind.KILLED))
+    if (path / "tree.json").exists():
+        return Lost(AttemptOutcome.LOST, f"its supervisor ended: {words}")
+    return Lost(AttemptOutcome.FAILED, f"its supervisor did not start: {words}")
 
 
 def _last_words(log: Path) -> str:

@@ -22,8 +22,10 @@ import pytest
 
 import jupyter_gpugate.programs
 from jupyter_gpugate.core.codec import ProtocolError, from_json, to_json
+from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.core.messages import MESSAGES, Go, Recorded, Verdict
 from jupyter_gpugate.programs.supervisor.cgroups import cgroup_directory
+from jupyter_gpugate.runs.directory import write_stop
 
 PROGRAMS = Path(jupyter_gpugate.programs.__file__).parent
 PATIENCE_S = 120.0
@@ -184,8 +186,7 @@ class Attempt:
     def stop(self, reason: str | None) -> None:
         """Ask for a stop as the run side does: the reason in a file, then SIGTERM."""
         if reason is not None:
-            (self.path / "stop.json.new").write_text(json.dumps({"reason": reason, "at": 1.0}))
-            (self.path / "stop.json.new").rename(self.path / "stop.json")
+            write_stop(self.path, Stop.of(StopKind(reason)))
         os.kill(self.pid, signal.SIGTERM)
 
     def end(self) -> dict[str, Any]:

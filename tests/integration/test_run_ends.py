@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.proc import start_ticks
-from jupyter_gpugate.runs import orders, processes
+from jupyter_gpugate.runs import directory, orders, processes
 from jupyter_gpugate.runs.record import Record
 from jupyter_gpugate.runs.scanning import Scanner
 from tests.integration.run_side import GateOfRuns, program, run_side, served, until
@@ -120,6 +121,30 @@ def test_what_leaves_no_trace_is_killed_by_the_cgroup_of_its_dead_supervisor(
 
     served(side, test)
     assert not any(os.path.lexists(place) for place in places)
+
+
+def test_a_cancel_that_was_recorded_is_trusted_by_the_next_run_side(
+    gate: GateOfRuns, tmp_path: Path
+) -> None:
+    """A run whose supervisor was killed during its cancel has ended as cancelled, not as lost."""
+    first, second = run_side(gate.path, tmp_path), run_side(gate.path, tmp_path)
+    records: list[Record] = []
+
+    async def begin() -> None:
+        records.append(await begun(first, gate, program("import time; time.sleep(600)")))
+
+    async def adopt() -> None:
+        record = second.records.known(records[0].run_id)
+        await record.end.wait()
+        assert (record.summary["end"], record.life.cancelled) == ("cancelled", True)
+
+    served(first, begin)
+    supervisor = records[0].life.supervisor
+    assert supervisor is not None
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    directory.write_stop(records[0].attempt_path, Stop.of(StopKind.CANCELLED))
+    os.kill(supervisor.pid, signal.SIGKILL)
+    served(second, adopt)
 
 
 # -- history ---------------------------------------------------------------------------------------

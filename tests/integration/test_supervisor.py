@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.core.codec import from_json, to_json
+from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.core.messages import Refusal
 from jupyter_gpugate.core.reports import EndReport, Peaks, RunReport
 from jupyter_gpugate.core.samples import ProcessKey
+from jupyter_gpugate.runs.outcome import stop_in
 from tests.integration.supervisor_process import (
     Make,
     as_cell,
@@ -194,6 +196,7 @@ def test_a_time_limit_counts_from_go(make: Make) -> None:
     attempt.gate.replies["started"] = (200, {"verdict": "go"})
     end = attempt.end()
     assert (end["outcome"], end["reason"]) == ("failed", "time_limit")
+    assert attempt.outcome()["stop"] is None
     assert end["duration_s"] >= 0.3
 
 
@@ -233,6 +236,7 @@ def test_a_stop_ends_with_its_reason(
     attempt.stop(reason)
     end = attempt.end()
     assert (end["outcome"], end["reason"]) == (outcome, told)
+    assert stop_in(attempt.outcome()) == Stop.of(StopKind(told))
     kill = attempt.outcome()["kill"]
     assert kill["means"] == "term"
     assert kill["survivors"] == []

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport, RunEnd
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.runs import life as lf
 from jupyter_gpugate.runs.life import Life
-from jupyter_gpugate.runs.lifecycle import KILLED, REQUEUED, apply
+from jupyter_gpugate.runs.lifecycle import REQUEUED, apply
 from tests.kit.core_builders import grant
 
 
@@ -159,8 +160,9 @@ class Model:
         lost = folder.outcome is None
         folder.outcome = folder.outcome or AttemptOutcome.LOST
         self.gate.finished(self.life.fence, folder.outcome)
-        report = EndReport(folder.outcome, KILLED if lost else folder.outcome.value)
-        self.feed(lf.Over(report, {}, {}), task)
+        report = EndReport(folder.outcome, folder.outcome.value)
+        stop = Stop.of(StopKind.KILLED) if lost else None
+        self.feed(lf.Over(report, {}, {}, stop), task)
 
     def _do_setaside(self, _action: lf.SetAside, task: list[lf.Action], fails: bool) -> None:
         if not fails:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.runs import directory, ids, removal, staging
 from tests.kit.run_directories import (
     END,
@@ -251,5 +252,5 @@ def test_a_linked_attempt_is_not_followed(run: Path, tmp_path: Path) -> None:
     link.symlink_to(elsewhere)
     assert directory.outcome_of(link) is None
     with pytest.raises(OSError, match=r"Not a directory|symbolic"):
-        directory.write_stop(link, {"reason": "cancelled"})
+        directory.write_stop(link, Stop.of(StopKind.CANCELLED))
     assert not (elsewhere / "stop.json").exists()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.runs import directory, events, folder
 from tests.kit.run_directories import (
     END,
@@ -92,9 +93,33 @@ def test_a_tree_counts_only_in_the_boot_it_was_written_in(attempt: Path) -> None
 
 
 def test_a_stop_says_its_reason(attempt: Path) -> None:
-    """The reason of a stop is on the disk, whole, where the supervisor looks for it."""
-    directory.write_stop(attempt, {"reason": "evicted", "at": 5.0})
-    assert json.loads((attempt / "stop.json").read_bytes()) == {"reason": "evicted", "at": 5.0}
+    """A stop is on the disk, whole, where the supervisor looks for it and the run side reads it."""
+    assert directory.stop_of(attempt) is None
+    stop = Stop.of(StopKind.EVICTED)
+    directory.write_stop(attempt, stop)
+    record = json.loads((attempt / "stop.json").read_bytes())
+    assert record == {"kind": "evicted", "by": "gate", "detail": "", "reason": "evicted"}
+    assert directory.stop_of(attempt) == stop
+
+
+@pytest.mark.parametrize(
+    ("record", "stop"),
+    [
+        ({"reason": "cancelled", "at": 5.0}, Stop.of(StopKind.CANCELLED)),
+        (
+            {"reason": "no power"},
+            Stop(StopKind.ENDED, "run", "no power"),
+        ),
+        ({"kind": "a later one", "by": "owner", "reason": "evicted"}, Stop.of(StopKind.EVICTED)),
+        ([], None),
+    ],
+)
+def test_a_stop_of_another_version_is_read(
+    attempt: Path, record: object, stop: Stop | None
+) -> None:
+    """A record with a reason alone, or a kind that is not known here, is read by its reason."""
+    (attempt / "stop.json").write_text(json.dumps(record))
+    assert directory.stop_of(attempt) == stop
 
 
 def test_episodes_are_read_over_all_attempts(run: Path) -> None:

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import pytest
 
+from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport, RunEnd
 from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.runs import life as lf
 from jupyter_gpugate.runs import lifecycle
 from jupyter_gpugate.runs.life import Life
-from jupyter_gpugate.runs.lifecycle import GONE, KILLED, STILL_THERE, UNWANTED, apply
+from jupyter_gpugate.runs.lifecycle import UNWANTED, apply
 from tests.kit.core_builders import grant
 
 SUPERVISOR: Final = ProcessKey(70, 7)
@@ -262,6 +263,13 @@ def test_an_attempt_of_an_earlier_process_is_taken_up(event: str, then: str) -> 
     assert life.attempts == (0 if then == "queued:" else 1)
 
 
+def test_a_cancel_of_an_earlier_process_is_remembered() -> None:
+    """An adopted attempt whose stop.json says so counts as cancelled, and is stopped again."""
+    found = lf.Found(1, SUPERVISOR, begun=True, facts={}, cancelled=True)
+    life, actions = apply(Life(attempts=1), found)
+    assert (row(life, actions), life.cancelled) == ("live: Stop, Follow", True)
+
+
 def test_a_run_without_a_directory_keeps_the_fence_of_its_lease() -> None:
     """What the gate says of a run replaces the launch record that cannot be read."""
     stray = Life(1, lf.Live(5), abandoned=True)
@@ -270,22 +278,25 @@ def test_a_run_without_a_directory_keeps_the_fence_of_its_lease() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "end"),
+    ("kind", "end"),
     [
-        ("terminated", RunEnd.CANCELLED),
-        (KILLED, RunEnd.CANCELLED),
-        (f"{KILLED}{STILL_THERE}71", RunEnd.CANCELLED),
-        (GONE, RunEnd.CANCELLED),
-        ("exit 3", RunEnd.LOST),
+        (StopKind.TERMINATED, RunEnd.CANCELLED),
+        (StopKind.KILLED, RunEnd.CANCELLED),
+        (StopKind.REMOVED, RunEnd.CANCELLED),
+        (StopKind.FENCED, RunEnd.LOST),
+        (None, RunEnd.LOST),
     ],
 )
-def test_an_unexplained_end_after_a_cancel_is_the_cancel(reason: str, end: RunEnd) -> None:
+def test_an_unexplained_end_after_a_cancel_is_the_cancel(
+    kind: StopKind | None, end: RunEnd
+) -> None:
     """The recorded cancel counts where the supervisor could not say why it stopped."""
     life, _ = after("granted", "begun", "cancel")
-    life, _ = apply(life, over(AttemptOutcome.LOST, reason))
+    ending = replace(over(AttemptOutcome.LOST), stop=None if kind is None else Stop.of(kind))
+    life, _ = apply(life, ending)
     assert life.end is not None
     assert life.end.end is end
-    life, _ = apply(after("granted", "begun")[0], over(AttemptOutcome.LOST, reason))
+    life, _ = apply(after("granted", "begun")[0], ending)
     assert life.end is not None
     assert life.end.end is RunEnd.LOST
 

@@ -24,7 +24,8 @@ def end_report(
 ) -> dict[str, Any]:
     """Return the end as it is recorded and reported; a body that never counts episodes is one."""
     done = episodes or int(end["outcome"] == "completed")
-    return {**BLANK, **end, "episodes_done": done, "peaks": peaks, "duration_s": duration_s}
+    known = {name: value for name, value in end.items() if name != "stop"}
+    return {**BLANK, **known, "episodes_done": done, "peaks": peaks, "duration_s": duration_s}
 
 
 def sweep(run_id: str, wait: Callable[[float], None]) -> tuple[bool, list[Proc]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from .attempt import Attempt
@@ -10,7 +11,7 @@ from .clock import awake_time
 from .gate_link import CONFLICT, OK, Answer, GateLink
 from .inbox import Inbox
 from .processes import Proc
-from .stop_request import StopRequest
+from .stop_request import Stop, StopRequest
 
 HOLD_FENCE_S = 600.0  # without any gate, an attempt that waits for "go" gives up
 ASK_S = 0.25  # between two looks for an answer
@@ -69,7 +70,7 @@ class Lease:
             self._stop.fence()
         elif answer.status == OK:
             if answer.body.get("verdict") == "stop":
-                self._stop.make(str(answer.body.get("reason") or "stopped by the gate"))
+                self._stop.make(_stop_in(answer.body))
             next_in = answer.body.get("next_in")
             if isinstance(next_in, (int, float)) and self._beat_at > now:
                 self._beat_at = now + min(LONGEST_BEAT_S, max(SHORTEST_BEAT_S, next_in))
@@ -97,3 +98,10 @@ class Lease:
         message = {**self._attempt.identity(), "end": end}
         self._link.ask("finished", lambda: message, now)
         return False
+
+
+def _stop_in(verdict: dict[str, Any]) -> Stop:
+    """Read the stop that the gate asks for; a gate of a former version gives its reason."""
+    with suppress(KeyError, TypeError):
+        return Stop.read(verdict.get("stop") or verdict)
+    return Stop.of("stopped by the gate")

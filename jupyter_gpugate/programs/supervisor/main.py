@@ -60,7 +60,7 @@ class Supervisor:
         self.me = process(os.getpid()) or Proc(os.getpid(), 0)
         self.started_at: float | None = None
         self.wall_started = time.time()
-        self.end: dict[str, Any] | None = None  # outcome and reason, once they are certain
+        self.end: dict[str, Any] | None = None  # outcome, reason and stop, once they are certain
         self.phase = "starting"
         self.stopping: Stopping | None = None
         self.background: Background | None = None  # since all workers have completed
@@ -177,7 +177,7 @@ class Supervisor:
         limit_s = self.launch["time_limit_s"]
         if failed is None and not self.crew.living() and not self._goes_on(now):
             self._stop(completed, linger_s=LINGER_S)
-        elif self.stop.reason or (self.stop.is_terminated and self.stop.is_made()):
+        elif self.stop.made or (self.stop.is_terminated and self.stop.is_made()):
             self._stop(self.stop.end())
         elif failed is not None:
             self._stop(self.evidence.failure(failed.code or 0, failed.oom))
@@ -242,7 +242,8 @@ class Supervisor:
         self.watch.clear()
         left = self.watch.meter.left_behind(self.me.pid)
         end = self._end_report(ended_at)
-        record = {"end": end, "wall_started": self.wall_started, "wall_ended": time.time()}
+        record = {"end": end, "stop": (self.end or {}).get("stop")}
+        record.update(wall_started=self.wall_started, wall_ended=time.time())
         swept = sweep(self.launch["run_id"], self.inbox.wait)
         remove_cgroup(self.watch.cgroup)
         record["kill"] = kill_record(self.stopping, swept, self.watch.clients, ended_at)

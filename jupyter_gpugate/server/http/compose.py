@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from jupyter_gpugate.core.endings import cause_of, detail_of
 from jupyter_gpugate.core.estimates import Estimate
-from jupyter_gpugate.core.explaining.rows import EpisodeCount, Forecast, Snapshot
+from jupyter_gpugate.core.explaining.rows import EpisodeCount, Forecast, RunningRow, Snapshot
 from jupyter_gpugate.core.naming import megabytes
 from jupyter_gpugate.core.reports import Status
 from jupyter_gpugate.core.resources import RAM, VRAM
@@ -192,7 +192,16 @@ def _shared(snapshot: Snapshot, records: Records, owner: str) -> QueueAnswer:
         ElsewhereRow(row.run_id, row.name, row.status, row.submitted, row.machine or "")
         for row in map(Record.row, records.elsewhere())
     )
-    return QueueAnswer(**vars(snapshot), owner=owner, other_machines=others)
+    running = tuple(_ordered(row, records.get(row.run_id)) for row in snapshot.running)
+    shown = {**vars(snapshot), "running": running}
+    return QueueAnswer(**shown, owner=owner, other_machines=others)
+
+
+def _ordered(row: RunningRow, record: Record | None) -> RunningRow:
+    """Return a row with what the run side has recorded of its user's orders."""
+    if record is None or record.life.cancelled == row.cancel_requested:
+        return row
+    return replace(row, cancel_requested=record.life.cancelled)
 
 
 async def machine_answer(gate: Gate, inventory: Inventory) -> MachineAnswer:
