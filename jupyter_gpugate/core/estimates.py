@@ -26,6 +26,10 @@ class Origin(str, Enum):
     CHOSEN = "chosen"
 
 
+#: Drawn from other settings than the one asked for.
+GUESSED: Final = (Origin.FITTED, Origin.SCALED)
+
+
 @dataclass(frozen=True)
 class EstimateTerm:
     """The need of one holder on one kind of resource; ``need_bytes`` None is a gap."""
@@ -92,7 +96,8 @@ class TermNeed(NamedTuple):
     basis: Basis
     prior_bytes: Optional[int]
     lower_bound_bytes: int
-    peak_bytes: Optional[int] = None  # the number without its margin
+    #: What it needs for certain: less the margin; 0 of a number drawn from other settings.
+    least_bytes: Optional[int] = None
     is_prior_close: bool = False  # charge the prior itself
 
 

@@ -317,3 +317,16 @@ def test_what_failed_teaches_a_lower_bound_and_no_need() -> None:
     simulation.step()
     grant = simulation.granted[-1][1]
     assert (grant.basis[GPU], grant.charges[GPU]) == (Basis.WATCH, 15 * GB)
+
+
+@pytest.mark.parametrize("stranger", [0, GB])
+def test_a_guess_beyond_the_device_gets_all_that_others_leave(stranger: int) -> None:
+    """Twice the workers may share what one worker holds: the run starts, and is measured."""
+    simulation = CheckedSimulation(devices())
+    learned(simulation, "wide", Behaviour(10, vram=ramp(20 * GB)))
+    simulation.step()
+    simulation.machine.spawn().gpu_bytes[GPU] = stranger
+    simulation.submit("wide", Behaviour(10, vram=ramp(20 * GB)), setting=Setting(workers=3))
+    simulation.step()
+    grant = simulation.granted[-1][1]
+    assert grant.basis[GPU] is Basis.CALIBRATED

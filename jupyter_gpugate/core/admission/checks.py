@@ -11,7 +11,7 @@ from jupyter_gpugate.core.admission.placement import place
 from jupyter_gpugate.core.admission.room import Room, live_runs, ram_in
 from jupyter_gpugate.core.decisions import TOLD_ORDER, Check, Reason, Refusal
 from jupyter_gpugate.core.estimates import TermNeed
-from jupyter_gpugate.core.learning.estimation import provisional_charge
+from jupyter_gpugate.core.learning.estimation import LEAST_WATCH_BYTES, provisional_charge
 from jupyter_gpugate.core.queued import GroupKey
 from jupyter_gpugate.core.requests import Basis
 from jupyter_gpugate.core.resources import MACHINE, RAM
@@ -31,6 +31,16 @@ _NEARNESS = (
     Check.FIT,
 )
 _FARNESS = {check: -place for place, check in enumerate(_NEARNESS)}
+
+
+def _beyond(room: Room, need: TermNeed) -> int:
+    """Return the charge of a need beyond what the resource has: what is not certain is dropped.
+
+    Of a number drawn from other settings nothing is certain: the run gets what no others hold.
+    """
+    if need.least_bytes == 0:
+        return min(room.most_bytes, max(room.alone_bytes, LEAST_WATCH_BYTES))
+    return max(room.most_bytes, need.least_bytes or 0)
 
 
 class Ask(NamedTuple):
@@ -70,10 +80,9 @@ class Asks(NamedTuple):
         """Return its charge there: its need if that is known, or a provisional charge."""
         need = self.need(room)
         if need.need_bytes is not None:
-            charge, most = need.need_bytes, room.most_bytes
-            if charge > most:
-                # A start never needs more than the machine has: the margin is dropped first.
-                charge = max(most, charge if need.peak_bytes is None else need.peak_bytes)
+            charge = need.need_bytes
+            if charge > room.most_bytes:
+                charge = _beyond(room, need)
             return Ask(charge, Basis.DECLARED if room.declared else need.basis)
         charge = provisional_charge(
             prior_bytes=need.prior_bytes,

@@ -124,8 +124,8 @@ def _most_chosen(sample: Sample, device: Device) -> int:
 
 
 def _least(need: TermNeed) -> Optional[int]:
-    """Return its peak: a margin that does not fit into the machine is omitted."""
-    return need.need_bytes if need.peak_bytes is None else need.peak_bytes
+    """Return what it needs for certain: a margin that does not fit into the machine is omitted."""
+    return need.need_bytes if need.least_bytes is None else need.least_bytes
 
 
 def _too_much(

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Optional
 
-from jupyter_gpugate.core.estimates import Estimate, EstimateTerm, Origin
+from jupyter_gpugate.core.estimates import GUESSED, Estimate, EstimateTerm, Origin
 from jupyter_gpugate.core.evidence import Calibration, Track
 from jupyter_gpugate.core.learning.by_parameters import Values
 from jupyter_gpugate.core.learning.by_workers import for_workers
@@ -220,18 +220,17 @@ class _Known:
         if not guesses:
             return self._gap(views, workers)
         guess = max(guesses, key=lambda guess: guess.need_bytes)
-        need, notes = guess.need_bytes, guess.notes
-        if total is not None and guess.peak_bytes <= total < need:
-            need, notes = total, (*notes, f"at most the total of {in_mb(total)}")
+        if total is not None and total < guess.need_bytes:
+            guess = _within(total, guess)
         return EstimateTerm(
             self.resource,
             HolderKind.RUN,
-            need_bytes=need,
+            need_bytes=guess.need_bytes,
             origin=guess.origin,
             peak_bytes=guess.peak_bytes,
-            margin_bytes=need - guess.peak_bytes,
+            margin_bytes=guess.need_bytes - guess.peak_bytes,
             n=guess.n,
-            note="; ".join(notes),
+            note="; ".join(guess.notes),
             lower_bound_bytes=self.bound_bytes,
             prior_bytes=self.prior_bytes,
         )
@@ -290,6 +289,15 @@ def _known(calibration: Calibration, family: Family, resource: str) -> _Known:
     elsewhere = max((track.evidence.elsewhere_bytes for track in own), default=0)
     prior = max(needs, default=None)
     return _Known(resource, circumstances, level_parameters(own), bound, prior, elsewhere)
+
+
+def _within(total: int, guess: Guess) -> Guess:
+    """Limit a margin, and a guess as a whole, to the total."""
+    peak = min(guess.peak_bytes, total) if guess.origin in GUESSED else guess.peak_bytes
+    if peak > total:
+        return guess
+    notes = (*guess.notes, f"at most the total of {in_mb(total)}")
+    return guess._replace(peak_bytes=peak, need_bytes=total, notes=notes)
 
 
 def _known_only(guesses: Mapping[int, Optional[Guess]]) -> dict[int, Guess]:

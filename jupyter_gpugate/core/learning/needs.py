@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Optional
 
 from jupyter_gpugate.core.estimates import (
+    GUESSED,
     NO_ESTIMATE,
     Estimate,
     Estimates,
@@ -118,4 +119,5 @@ def _term_need(term: EstimateTerm) -> TermNeed:
     if term.need_bytes is None:
         return TermNeed(None, Basis.WATCH, prior, bound, None, term.is_prior_close)
     basis = _RUNGS.get(term.origin, Basis.CALIBRATED)
-    return TermNeed(term.need_bytes, basis, prior, bound, term.peak_bytes)
+    least = 0 if term.origin in GUESSED else term.peak_bytes
+    return TermNeed(term.need_bytes, basis, prior, bound, least)
