@@ -68,7 +68,7 @@ def in_background(
     return work.result()
 
 
-class Follower:
+class RunFollower:
     """Follows one run over HTTP in a thread of its own, through restarts of its gate."""
 
     def __init__(self, client: Client, run_id: str) -> None:

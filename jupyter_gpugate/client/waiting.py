@@ -18,7 +18,7 @@ from typing import Any, Final, Optional
 from jupyter_gpugate.client import connection as gate
 from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.client.errors import GateUnreachable, Interrupted
-from jupyter_gpugate.client.following import Background, Follower, State, in_background
+from jupyter_gpugate.client.following import Background, RunFollower, State, in_background
 
 #: How long a first interrupt waits for a second one before the run goes on alone.
 SECOND_CHANCE_S: Final = 5.0
@@ -149,7 +149,7 @@ def submitted(
 
 
 def until_end(
-    follower: Follower,
+    follower: RunFollower,
     interrupts: Interrupts,
     patience: Patience,
     show: Show,
@@ -185,7 +185,7 @@ def until_end(
 
 
 def _overruled(
-    verdict: Verdict, follower: Follower, interrupts: Interrupts, state: State
+    verdict: Verdict, follower: RunFollower, interrupts: Interrupts, state: State
 ) -> Verdict:
     """Judge what else may end a wait: the terminal's end, and a run that others have detached."""
     if verdict in (Verdict.CANCEL, Verdict.ENOUGH):
@@ -196,7 +196,7 @@ def _overruled(
     return Verdict.LEAVE if interrupts.left or state.get("detached") else verdict
 
 
-def _note(verdict: Verdict, follower: Follower) -> str:
+def _note(verdict: Verdict, follower: RunFollower) -> str:
     if verdict is Verdict.WARN:
         return "interrupt again within 5 s to cancel; the run goes on otherwise"
     if follower.refused:

@@ -12,7 +12,7 @@ from typing import Any, Final, Optional
 from jupyter_gpugate.client import discovery, results
 from jupyter_gpugate.client.connection import Client, connect
 from jupyter_gpugate.client.errors import GateError, GateUnreachable, RunCancelled, RunFailed
-from jupyter_gpugate.client.following import Follower, State
+from jupyter_gpugate.client.following import RunFollower, State
 from jupyter_gpugate.faces import card, words
 
 _MESSAGE_CHARS: Final = 2000
@@ -106,9 +106,9 @@ class Run:
             lines += [f"    {words.number(name, value)}" for name, value in numbers]
         return Explanation("\n".join(lines))
 
-    def follow(self) -> Follower:
+    def follow(self) -> RunFollower:
         """Start to follow the run; the caller closes the follower."""
-        return Follower(Client(self._asked().socket_path), self.run_id)
+        return RunFollower(Client(self._asked().socket_path), self.run_id)
 
     def __repr__(self) -> str:
         return f"<Run {self.run_id}>"

@@ -19,13 +19,13 @@ from jupyter_gpugate.core.reports import EndReport, RunEnd
 from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.runs import directory, events
 from jupyter_gpugate.runs import life as lf
-from jupyter_gpugate.runs.cgroup import Cgroup
 from jupyter_gpugate.runs.folder import Torn
 from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient
 from jupyter_gpugate.runs.lifecycle import REQUEUED
+from jupyter_gpugate.runs.orphaned_cgroup import OrphanedCgroup
 from jupyter_gpugate.runs.outcome import lost_outcome, stop_in
 from jupyter_gpugate.runs.placeholders import UnknownTotalError
-from jupyter_gpugate.runs.processes import ended, kill_all, send
+from jupyter_gpugate.runs.processes import ended, kill_orphans, send
 from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import Record
 from jupyter_gpugate.runs.removal import make_accessible
@@ -158,7 +158,7 @@ class Attempts:
         if outcome is None:
             outcome = await self._lost(record)
         cgroup = await asyncio.to_thread(directory.cgroup_of, record.attempt_path)
-        await Cgroup(cgroup, record.run_id).remove()
+        await OrphanedCgroup(cgroup, record.run_id).remove()
         report = from_json(EndReport, outcome["end"], "end")
         fence = record.life.fence or 0
         answer = await self._gate.tell(FinishedMessage(record.run_id, fence, report))
@@ -172,8 +172,8 @@ class Attempts:
         """Handle a supervisor that ended without a report: stop its processes, record the end."""
         path, begun = record.attempt_path, time.monotonic()
         known = await asyncio.to_thread(directory.tree_of, path)
-        cgroup = Cgroup(await asyncio.to_thread(directory.cgroup_of, path), record.run_id)
-        left = await kill_all(record.run_id, known, cgroup)
+        cgroup = OrphanedCgroup(await asyncio.to_thread(directory.cgroup_of, path), record.run_id)
+        left = await kill_orphans(record.run_id, known, cgroup)
         end = await asyncio.to_thread(lost, record)
         outcome = lost_outcome(end, left, time.monotonic() - begun)
         outcome["wall_ended"] = time.time()

@@ -7,10 +7,10 @@ from typing import Any
 
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.proc import boot_id
+from jupyter_gpugate.runs.pending_submits import PendingSubmits
 from jupyter_gpugate.runs.presence import Presence
 from jupyter_gpugate.runs.record import Refused
 from jupyter_gpugate.runs.submitting import Submissions
-from jupyter_gpugate.runs.unheard import Unheard
 from jupyter_gpugate.runs.waited_for import WaitedFor
 
 
@@ -21,7 +21,7 @@ class Intake:
         self._submissions = submissions
         self._presence = presence
         self._waited_for = waited_for
-        self._unheard = Unheard(self.submit)
+        self._pending = PendingSubmits(self.submit)
         self._closing = False
 
     def close(self) -> None:
@@ -44,7 +44,7 @@ class Intake:
         self, body: Mapping[str, Any], wait_s: float
     ) -> tuple[str, bool] | None:
         """As `submit`, or None after ``wait_s``; it goes on, and the same body asks again."""
-        return await self._unheard.submit(body, wait_s)
+        return await self._pending.submit(body, wait_s)
 
     def reads(self, key: str) -> bool:
         """Return whether the sources of the submit with this key are being read."""

@@ -1,4 +1,4 @@
-"""The processes of a run for its run side: which ones live, and the end of the rest.
+"""The processes of a run as its run side sees them: living, ended, or without a supervisor.
 
 A process that cannot be read, for want of descriptors for example, never counts as ended.
 """
@@ -24,7 +24,7 @@ ROUND_S = 0.05
 LOOK_S = 0.25
 
 
-class Cgroup(Protocol):
+class OrphanedCgroup(Protocol):
     """The cgroup of a run's processes."""
 
     def members(self) -> list[ProcessKey]:
@@ -118,23 +118,23 @@ def environment(process: Path) -> bytes:
     return b""
 
 
-async def kill_all(
-    run_id: str, known: Iterable[ProcessKey], cgroup: Cgroup | None = None
+async def kill_orphans(
+    run_id: str, known: Iterable[ProcessKey], cgroup: OrphanedCgroup | None = None
 ) -> list[ProcessKey]:
     """Kill the processes of a run without a supervisor; return those that survive all rounds."""
-    left = set(known)
+    orphans = set(known)
 
     def living() -> set[ProcessKey]:
-        nonlocal left
-        inside = cgroup.members() if cgroup is not None else []
-        left = {p for p in (*left, *tagged(run_id), *inside) if is_alive(p)}
-        return left
+        nonlocal orphans
+        in_cgroup = cgroup.members() if cgroup is not None else []
+        orphans = {p for p in (*orphans, *tagged(run_id), *in_cgroup) if is_alive(p)}
+        return orphans
 
     def kill() -> None:
         with suppress(OSError):  # for want of descriptors, some of them cannot be found
             stop_then_kill(living, send)
             return
-        for process in left:
+        for process in orphans:
             send(process, signal.SIGKILL)
 
     for _ in range(ROUNDS):
@@ -145,4 +145,4 @@ async def kill_all(
             cgroup.kill()
         await asyncio.to_thread(kill)
         await asyncio.sleep(ROUND_S)
-    return sorted(left)
+    return sorted(orphans)

@@ -21,19 +21,19 @@ from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.fingerprinting import Fingerprinter
 from jupyter_gpugate.runs.folder import TooLarge, in_words
-from jupyter_gpugate.runs.homes import home_of
 from jupyter_gpugate.runs.ids import new_run_id
 from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.lease_client import GateAway, GateRefused, LeaseClient
 from jupyter_gpugate.runs.life import QUEUED, Life
 from jupyter_gpugate.runs.machine import Machine
+from jupyter_gpugate.runs.notebook_cgroup import notebook_cgroup_of
+from jupyter_gpugate.runs.pending_submits import body_digest
 from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import Record, Refused
 from jupyter_gpugate.runs.removal import remove_run
 from jupyter_gpugate.runs.requests import environment_of, request_of, spec_of
 from jupyter_gpugate.runs.staging import NotStaged
 from jupyter_gpugate.runs.tasks import Tasks
-from jupyter_gpugate.runs.unheard import digest_of
 
 A = TypeVar("A")
 
@@ -72,7 +72,7 @@ class Submissions:
 
     async def submit(self, body: Mapping[str, Any]) -> tuple[Record, bool]:
         """Queue a run: its record, and whether it is a new one.  Raises `Refused`."""
-        digest = digest_of(body)
+        digest = body_digest(body)
         key = body.get("idempotency_key")
         if not key:
             return await self._queue(body, digest), True
@@ -164,8 +164,8 @@ class Submissions:
         _refuse_unreadable(source)
         fields = ("source_hash", "files", "packages", "runtime", "python")
         spec.update({name: source[name] for name in fields})
-        home = home_of(spec["kernel"])
-        spec.update(cgroups=dict(home.joins), cgroup=home.memory, cgroup_note=home.note)
+        cgroup = notebook_cgroup_of(spec["kernel"])
+        spec.update(cgroups=dict(cgroup.joins), cgroup=cgroup.memory, cgroup_note=cgroup.note)
         return spec, environ, request_of(spec, self._owner)
 
     async def _read(

@@ -37,7 +37,7 @@ from jupyter_gpugate.places import SERVER_VARIABLE, SOCKET_VARIABLE, runs_folder
 from jupyter_gpugate.runs.lease_client import UnixClient
 from jupyter_gpugate.server.feed import StatusChange
 from jupyter_gpugate.server.figures import Figures
-from jupyter_gpugate.server.follower import Follower
+from jupyter_gpugate.server.follower import TransitionFollower
 from jupyter_gpugate.server.forwarding import routes
 from jupyter_gpugate.server.host import Host, HostSettings
 from jupyter_gpugate.server.lines import FORWARD_TIMEOUT_S, Lines
@@ -124,7 +124,7 @@ class GpuGate(ExtensionApp):
         self.lines = Lines(self.host.dial)
         for variable in (SOCKET_VARIABLE, SERVER_VARIABLE):
             os.environ[variable] = str(socket)
-        self.follower = Follower(
+        self.follower = TransitionFollower(
             self.client,
             told=self._tell,
             heard=self._heard,

@@ -15,14 +15,14 @@ from jupyter_gpugate.core.explaining.rows import ReaderRow, Snapshot
 from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.gate.port import Gate, Totals
 from jupyter_gpugate.server.feed import Feed
-from jupyter_gpugate.server.follower import Follower
+from jupyter_gpugate.server.follower import TransitionFollower
 from jupyter_gpugate.server.http.services import Services
 
 
 class Figures(Collector):
     """One server's metrics of its user's gate."""
 
-    def __init__(self, services: Services, follower: Follower) -> None:
+    def __init__(self, services: Services, follower: TransitionFollower) -> None:
         self._services = services
         self._follower = follower
 

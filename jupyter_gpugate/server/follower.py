@@ -36,7 +36,7 @@ Told = Callable[[StatusChange], None]
 Hook = Callable[[JsonObject], Any]
 
 
-class Follower:
+class TransitionFollower:
     """Follows the transitions of all runs of a user."""
 
     def __init__(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Optional
 
 from jupyter_gpugate.client.connection import Client
-from jupyter_gpugate.client.following import Follower, State
+from jupyter_gpugate.client.following import RunFollower, State
 from jupyter_gpugate.client.stream import OutputStream
 from jupyter_gpugate.client.waiting import (
     Interrupts,
@@ -62,7 +62,7 @@ class Terminal:
         """Wait for a run's end, or until a signal says not to; return as `until_end` does."""
         stream = None
         ended = False
-        follower = Follower(client, run_id)
+        follower = RunFollower(client, run_id)
         if streams:
             stream = OutputStream(Client(client.socket_path), run_id, write)
         try:

@@ -18,7 +18,7 @@ from jupyter_gpugate.runs import processes
 from jupyter_gpugate.runs.processes import (
     ended,
     is_alive,
-    kill_all,
+    kill_orphans,
     send,
     tagged,
 )
@@ -87,7 +87,7 @@ def test_a_process_that_has_lost_its_first_thread_lives() -> None:
         name = tagged(run_id)[0]
         assert name.pid == process.pid
         assert is_alive(name)
-        assert asyncio.run(kill_all(run_id, [])) == []
+        assert asyncio.run(kill_orphans(run_id, [])) == []
         asyncio.run(ended(name))
         assert process.wait() == -signal.SIGKILL
         assert not is_alive(name)
@@ -106,7 +106,7 @@ def test_all_processes_of_a_run_are_stopped_before_one_is_killed(
     monkeypatch.setattr(processes, "send", send_and_note)
     monkeypatch.setenv("GPUGATE_RUN_ID", run_id)
     with running(["sleep", "1000"]), running(["sleep", "1000"]):
-        assert asyncio.run(kill_all(run_id, [])) == []
+        assert asyncio.run(kill_orphans(run_id, [])) == []
     assert sent == [signal.SIGSTOP] * 2 + [signal.SIGKILL] * 2
 
 

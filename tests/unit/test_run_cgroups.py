@@ -19,8 +19,8 @@ from jupyter_gpugate.core.state import GateState
 from jupyter_gpugate.gate.machine.cgroups import CgroupRoom, Cgroups
 from jupyter_gpugate.gate.machine.reader import MachineReader
 from jupyter_gpugate.proc import boot_id, start_ticks
-from jupyter_gpugate.runs import homes
-from jupyter_gpugate.runs.homes import home_of
+from jupyter_gpugate.runs import notebook_cgroup
+from jupyter_gpugate.runs.notebook_cgroup import notebook_cgroup_of
 from tests.kit.core_builders import NOW, gate, granted_to, reasons, request, sample, start
 
 # -- admission ----------------------------------------------------------------------------------
@@ -177,18 +177,18 @@ def places(tree: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, s
     for folder in ("", "gate", "user", "user/b"):
         (tree / "fs" / folder / "cgroup.procs").write_text("")
         (tree / "fs" / folder / "cgroup.subtree_control").write_text("")
-    monkeypatch.setattr(homes, "memberships", lambda pid: found.get(str(pid), {}))
-    monkeypatch.setattr(homes, "cgroup_directory", lambda _, place: f"{tree}/fs{place}")
+    monkeypatch.setattr(notebook_cgroup, "memberships", lambda pid: found.get(str(pid), {}))
+    monkeypatch.setattr(notebook_cgroup, "cgroup_directory", lambda _, place: f"{tree}/fs{place}")
     return found
 
 
 def test_a_run_joins_the_cgroup_of_its_notebook(places: dict[str, dict[str, str]]) -> None:
     """Where the notebook lives beside the gate, or is not known for certain, there is none."""
-    assert home_of(kernel()) == ({"": "/user/b"}, "/user/b", "")
+    assert notebook_cgroup_of(kernel()) == ({"": "/user/b"}, "/user/b", "")
     for stranger in (None, {}, kernel(start_ticks=1), kernel(boot_id="other"), kernel(pid=1)):
-        assert home_of(stranger) == ({}, "", "")
+        assert notebook_cgroup_of(stranger) == ({}, "", "")
     places["self"] = {"": "/user/b"}
-    assert home_of(kernel()) == ({}, "", "")
+    assert notebook_cgroup_of(kernel()) == ({}, "", "")
 
 
 @pytest.mark.usefixtures("places")
@@ -197,15 +197,15 @@ def test_a_run_that_cannot_join_it_says_whose_limits_hold(
 ) -> None:
     """Without permission, or where a cgroup takes no processes, the difference is one sentence."""
     (tree / "fs/user/b/cgroup.subtree_control").write_text("memory\n")
-    home = home_of(kernel())
-    assert (home.joins, home.memory) == ({}, "")
-    assert home.note == (
+    cgroup = notebook_cgroup_of(kernel())
+    assert (cgroup.joins, cgroup.memory) == ({}, "")
+    assert cgroup.note == (
         "the run cannot be moved into cgroup /user/b of its notebook, so its limit of 3,000 MB "
         "does not apply; the limit of 2,000 MB of the gate's cgroup /gate applies"
     )
     monkeypatch.setattr(os, "access", lambda path, _: "/user/b" not in path)
     (tree / "fs/user/b/cgroup.subtree_control").write_text("")
-    assert home_of(kernel()).note == home.note
+    assert notebook_cgroup_of(kernel()).note == cgroup.note
     for name in ("gate", "user", "user__b"):
         write(tree, **{name: "max 1"})
-    assert not home_of(kernel()).note
+    assert not notebook_cgroup_of(kernel()).note

@@ -13,7 +13,7 @@ from jupyter_gpugate.programs.supervisor import displays
 from jupyter_gpugate.programs.supervisor.displays import Displays
 from jupyter_gpugate.programs.supervisor.events import EventLines
 from jupyter_gpugate.programs.supervisor.output import Lines, Mark, Marks, OutputLog
-from jupyter_gpugate.programs.supervisor.records import CHUNK, Messages, Records, write_whole
+from jupyter_gpugate.programs.supervisor.records import CHUNK, JsonLines, Messages, write_whole
 
 
 def test_lines_of_several_workers_stay_whole() -> None:
@@ -52,7 +52,7 @@ def test_output_past_the_cap_keeps_its_newest_part(tmp_path: Path) -> None:
 def test_a_full_disk_never_tears_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line that the disk takes only half is taken back, and written whole once there is room."""
     path = tmp_path / "episodes.jsonl"
-    records = Records(str(path), durable=True)
+    records = JsonLines(str(path), durable=True)
     records.add(b'{"index": 0}')
     records.write()
     real = os.write

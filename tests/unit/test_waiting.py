@@ -15,7 +15,7 @@ from jupyter_gpugate import places
 from jupyter_gpugate.client import waiting
 from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.client.errors import GateError, GateUnreachable
-from jupyter_gpugate.client.following import Background, Follower, in_background
+from jupyter_gpugate.client.following import Background, RunFollower, in_background
 from jupyter_gpugate.client.waiting import Interrupts, Patience, Verdict, submitted, until_end
 from jupyter_gpugate.places import SERVER_VARIABLE, SOCKET_VARIABLE
 from tests.kit.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
@@ -130,7 +130,7 @@ def test_a_wait_shows_every_turn_and_ends_with_the_run(gate: GateStandIn) -> Non
         elif state["status"] == "active":
             gate.put(RUN, status="ended", end="completed")
 
-    follower = Follower(Client(gate.socket_path), RUN)
+    follower = RunFollower(Client(gate.socket_path), RUN)
     state, verdict = until_end(follower, Interrupts(), Patience(interactive=True), show)
     follower.close()
     assert (state["end"], verdict) == ("completed", Verdict.WAIT)
@@ -140,7 +140,7 @@ def test_a_wait_shows_every_turn_and_ends_with_the_run(gate: GateStandIn) -> Non
 def test_closing_ends_a_long_poll_at_once(gate: GateStandIn) -> None:
     """A cell that leaves does not wait for the gate's next answer, and leaves no thread."""
     gate.put(RUN)
-    follower = Follower(Client(gate.socket_path), RUN)
+    follower = RunFollower(Client(gate.socket_path), RUN)
     assert follower.next(PATIENCE_S) is not None
     gate.wait_for(lambda: gate.polls(RUN) > 1)
     follower.close()
@@ -152,7 +152,7 @@ def test_closing_ends_a_long_poll_at_once(gate: GateStandIn) -> None:
 def test_a_wait_outlives_its_gate(gate: GateStandIn, tmp_path: Path, place: str) -> None:
     """A gate that went away is found again, elsewhere too; meanwhile the card says what is up."""
     gate.put(RUN)
-    follower = Follower(Client(gate.socket_path), RUN)
+    follower = RunFollower(Client(gate.socket_path), RUN)
     assert follower.next(PATIENCE_S) is not None
     gate.close()
     path, troubled = tmp_path / place / "gpugate.sock", threading.Event()
@@ -193,7 +193,7 @@ def test_a_cancel_that_the_gate_refuses_is_told(gate: GateStandIn) -> None:
         if "refused" in note:
             gate.put(RUN, status="ended", end="completed")
 
-    follower = Follower(Client(gate.socket_path), RUN)
+    follower = RunFollower(Client(gate.socket_path), RUN)
     until_end(follower, interrupts, Patience(interactive=True), show)
     follower.close()
     assert "the cancel was refused: it is somebody else's" in notes
@@ -214,7 +214,7 @@ def test_a_cancel_that_fails_is_asked_again(gate: GateStandIn) -> None:
         if "the disk is full" in note:
             gate.refusals.clear()
 
-    follower = Follower(Client(gate.socket_path), RUN)
+    follower = RunFollower(Client(gate.socket_path), RUN)
     state, verdict = until_end(follower, interrupts, Patience(interactive=True), show)
     follower.close()
     assert (state["end"], verdict) == ("cancelled", Verdict.CANCEL)
@@ -232,7 +232,7 @@ def test_a_cancel_that_never_arrived_is_not_said_to_have(gate: GateStandIn) -> N
     def show(_state: dict[str, Any], note: str) -> None:
         interrupts.left = interrupts.left or "refused" in note
 
-    follower = Follower(Client(gate.socket_path), RUN)
+    follower = RunFollower(Client(gate.socket_path), RUN)
     state, verdict = until_end(follower, interrupts, Patience(interactive=True), show)
     follower.close()
     assert (state["run_id"], verdict) == (RUN, Verdict.LEAVE)
@@ -244,7 +244,7 @@ def test_whoever_leaves_tells_the_gate(gate: GateStandIn, monkeypatch: pytest.Mo
     gate.put(RUN)
     interrupts = Interrupts()
     interrupts.count = 1
-    follower = Follower(Client(gate.socket_path), RUN)
+    follower = RunFollower(Client(gate.socket_path), RUN)
     _, verdict = until_end(follower, interrupts, Patience(interactive=True), lambda *_: None)
     follower.close()
     assert verdict is Verdict.LEAVE
@@ -268,7 +268,7 @@ def test_an_end_that_comes_before_the_leaving_is_the_end(
 
     ending = threading.Thread(target=end)
     ending.start()
-    follower = Follower(Client(gate.socket_path), RUN)
+    follower = RunFollower(Client(gate.socket_path), RUN)
     state, _ = until_end(follower, interrupts, Patience(interactive=True), lambda *_: None)
     follower.close()
     ending.join()
@@ -286,7 +286,7 @@ def test_a_silent_gate_is_not_asked_again_after_an_interrupt(tmp_path: Path) -> 
 
 def test_a_run_that_the_gate_does_not_know_ends_the_wait(gate: GateStandIn) -> None:
     """A wait for nothing is an error, not for ever."""
-    follower = Follower(Client(gate.socket_path), "20261129-143600-nobod")
+    follower = RunFollower(Client(gate.socket_path), "20261129-143600-nobod")
     with pytest.raises(GateError, match="there is no run"):
         follower.next(PATIENCE_S)
     follower.close()

@@ -17,8 +17,8 @@ from jupyter_gpugate.core.samples import (
     ReaderHealth,
 )
 from jupyter_gpugate.gate.gpu.child import Answer
+from jupyter_gpugate.gate.gpu.missed_devices import MissedDevices, clear
 from jupyter_gpugate.gate.gpu.process import NoAnswerError, ReaderProcess
-from jupyter_gpugate.gate.gpu.sight import Sight, clear
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -59,7 +59,7 @@ class GpuReader:
         self._onsets: dict[tuple[str, str], float] = {}  # (place, code) -> when first seen
         self._known: dict[str, Device] = {}  # by UUID, from all children: to name what is lost
         self._seen = 0  # how many devices the newest answer showed clearly
-        self._sight = Sight()
+        self._missed = MissedDevices()
         self._looking: asyncio.Task[None] | None = None
 
     async def read(self) -> Reading:
@@ -80,8 +80,8 @@ class GpuReader:
         self._health = answer.health
         self._known.update((r.device.uuid, r.device) for r in answer.devices)
         self._seen = len(clear(answer.devices))
-        misses = self._sight.misses(answer.devices, answer.health)
-        if self._sight.look_is_due(misses=misses, now=self._clock()):
+        misses = self._missed.misses(answer.devices, answer.health)
+        if self._missed.look_is_due(misses=misses, now=self._clock()):
             self._begin_to_look()
         return self._dated(answer.devices), answer.health, answer.pids_are_ours
 

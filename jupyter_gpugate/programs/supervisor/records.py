@@ -38,7 +38,7 @@ def open_to_append(path: str) -> tuple[int, int]:
     return file, os.fstat(file).st_size
 
 
-class Records:
+class JsonLines:
     """A file of JSON lines; a full disk delays lines but never cuts one."""
 
     def __init__(self, path: str, *, durable: bool) -> None:
@@ -80,7 +80,7 @@ class Messages:
     """Errors and warnings of a run; each kind has its own limit, and long texts are cut."""
 
     def __init__(self, path: str) -> None:
-        self._records = Records(path, durable=False)
+        self._records = JsonLines(path, durable=False)
         self._errors = self._warned = self._unsaid = 0
         self.write = self._records.write
 

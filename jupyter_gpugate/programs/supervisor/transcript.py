@@ -11,7 +11,7 @@ from .displays import DISPLAY_CAP, DISPLAY_LINES, Displays
 from .events import EVENT_CAP
 from .inbox import Inbox, pull
 from .output import CLEAR, Mark, OutputLog
-from .records import Messages, Records
+from .records import JsonLines, Messages
 from .workers import Worker
 
 
@@ -25,7 +25,7 @@ class Transcript:
         self._inbox = inbox
         self._want_reading = want_reading
         self._output = OutputLog(attempt.file("output.log"))
-        self._episodes = Records(attempt.file("episodes.jsonl"), durable=True)
+        self._episodes = JsonLines(attempt.file("episodes.jsonl"), durable=True)
         displays = attempt.file("display.jsonl")
         self._displays = Displays(displays, alone=self.is_of_one_worker)
         self._messages = Messages(attempt.file("messages.jsonl"))

@@ -17,7 +17,7 @@ from jupyter_gpugate.proc import start_ticks
 TRIES, TRY_S = 20, 0.05
 
 
-class Cgroup:
+class OrphanedCgroup:
     """A run's cgroup; one that is missing, or not this run's, has no processes."""
 
     def __init__(self, told: str, run_id: str) -> None:

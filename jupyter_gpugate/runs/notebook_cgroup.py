@@ -14,7 +14,7 @@ _LIMITS = ("memory.max", "memory.high", "memory.limit_in_bytes")
 _MACHINE_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-class Home(NamedTuple):
+class NotebookCgroup(NamedTuple):
     """The cgroups for a run to join, by hierarchy, and the one for its memory."""
 
     joins: Mapping[str, str]
@@ -22,20 +22,20 @@ class Home(NamedTuple):
     note: str = ""  # how its limits differ from its notebook's, in one sentence
 
 
-def home_of(kernel: Mapping[str, Any] | None) -> Home:
+def notebook_cgroup_of(kernel: Mapping[str, Any] | None) -> NotebookCgroup:
     """Find the cgroups of the process that submits, as far as a run may be moved there."""
     theirs = _of(kernel or {})
     own = memberships("self")
     if theirs in ({}, own):
-        return Home({})
+        return NotebookCgroup({})
     others = {names: path for names, path in theirs.items() if path != own.get(names, path)}
     joins = {names: path for names, path in others.items() if _may_join(names, path, own[names])}
     memory = next((names for names in own if "memory" in names.split(",")), "")
     if memory not in others:
-        return Home(joins)
+        return NotebookCgroup(joins)
     if memory in joins:
-        return Home(joins, joins[memory])
-    return Home(joins, note=_difference(memory, others[memory], own[memory]))
+        return NotebookCgroup(joins, joins[memory])
+    return NotebookCgroup(joins, note=_difference(memory, others[memory], own[memory]))
 
 
 def _of(kernel: Mapping[str, Any]) -> dict[str, str]:

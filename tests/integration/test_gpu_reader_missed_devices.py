@@ -11,10 +11,10 @@ import pytest
 
 from jupyter_gpugate.core.resources import GB
 from jupyter_gpugate.core.samples import DeviceReading
-from jupyter_gpugate.gate.gpu import sight as nvml_sight
+from jupyter_gpugate.gate.gpu import missed_devices
 from jupyter_gpugate.gate.gpu.child import Answer
+from jupyter_gpugate.gate.gpu.missed_devices import FIRST_LOOK_S, LONGEST_LOOK_S, MissedDevices
 from jupyter_gpugate.gate.gpu.process import ReaderProcess
-from jupyter_gpugate.gate.gpu.sight import FIRST_LOOK_S, LONGEST_LOOK_S, Sight
 from tests.fake_nvml import StandIn
 from tests.integration.gpu_reading import Driver, Reader, wait_until
 
@@ -159,14 +159,14 @@ def test_a_new_session_that_sees_less_does_not_take_over(
 
 def test_looks_become_rarer_and_soon_again_once_all_was_well() -> None:
     """Pauses between looks double up to ten minutes; what is whole again starts them anew."""
-    sight = Sight()
-    looks = [t for t in range(4000) if sight.look_is_due(misses=True, now=float(t))]
+    missed = MissedDevices()
+    looks = [t for t in range(4000) if missed.look_is_due(misses=True, now=float(t))]
     pauses = [b - a for a, b in itertools.pairwise(looks)]
     assert looks[0] == FIRST_LOOK_S
     assert pauses[:3] == [6, 12, 24]
     assert pauses[-1] == LONGEST_LOOK_S
-    assert not sight.look_is_due(misses=False, now=5000.0)
-    again = [t for t in range(5001, 5100) if sight.look_is_due(misses=True, now=float(t))]
+    assert not missed.look_is_due(misses=False, now=5000.0)
+    again = [t for t in range(5001, 5100) if missed.look_is_due(misses=True, now=float(t))]
     assert again[0] == 5001 + FIRST_LOOK_S
 
 
@@ -179,7 +179,7 @@ def test_what_no_session_could_mend_calls_for_no_other(driver: Driver, reader: R
     by_uuid(reader)
     child = child_of(reader)
     for _ in range(20):
-        reader.later_s += nvml_sight.LONGEST_LOOK_S
+        reader.later_s += missed_devices.LONGEST_LOOK_S
         by_uuid(reader)
         assert reader.reader._looking is None
     assert child_of(reader) == child

@@ -30,7 +30,7 @@ def _is_mendable(fault: Fault | None) -> bool:
     return fault is not None and fault.code not in LASTING
 
 
-class Sight:
+class MissedDevices:
     """Tracks how long a reader has missed something, and the pauses between attempts."""
 
     def __init__(self) -> None:

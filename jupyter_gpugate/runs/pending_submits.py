@@ -9,20 +9,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 #: How long the result of a submit is kept for a client that has not asked yet.
-UNHEARD_S = 120.0
+KEPT_S = 120.0
 
 Body = Mapping[str, Any]
 #: A run's id, and whether it is a new one.
 Submitted = tuple[str, bool]
 
 
-def digest_of(body: Body) -> str:
+def body_digest(body: Body) -> str:
     """Return the identity of a body without its kernel: a restarted kernel sends the same run."""
     fields = {k: v for k, v in body.items() if k != "kernel"}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
-class Unheard:
+class PendingSubmits:
     """Answers a submit within a time, and keeps its result until the same body asks again."""
 
     def __init__(self, submit: Callable[[Body], Awaitable[Submitted]]) -> None:
@@ -31,7 +31,7 @@ class Unheard:
 
     async def submit(self, body: Body, wait_s: float) -> Submitted | None:
         """Return the result, or None if it takes longer; raise what the submit raises."""
-        key, digest = body.get("idempotency_key"), digest_of(body)
+        key, digest = body.get("idempotency_key"), body_digest(body)
         if not key:
             return await self._submit(body)
         known, task = self._under_way.get(key, ("", None))
@@ -52,7 +52,7 @@ class Unheard:
             else:
                 self._forget_later(key, task)
 
-        asyncio.get_running_loop().call_later(UNHEARD_S, look)
+        asyncio.get_running_loop().call_later(KEPT_S, look)
 
     def _forget(self, key: str, task: asyncio.Task[Submitted]) -> None:
         if self._under_way.get(key, ("", None))[1] is task:
