@@ -74,6 +74,8 @@ class Decisions:
     grants: tuple[Grant, ...] = ()
     refusals: Mapping[GroupKey, Refusal] = field(default_factory=dict)
     earmarks: tuple[Earmark, ...] = ()
+    #: Run -> device -> the new cap of a live run.
+    caps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def reasons_of(self, key: GroupKey) -> tuple[Reason, ...]:
         refusal = self.refusals.get(key)

@@ -118,6 +118,17 @@ class Recharged:
 
 
 @dataclass(frozen=True)
+class Recapped:
+    """A live run's caps follow the memory that nobody was promised."""
+
+    kind: ClassVar[str] = "recapped"
+    at: float
+    run_id: str
+    fence: int
+    caps: Mapping[str, int]  # device -> bytes
+
+
+@dataclass(frozen=True)
 class Finished:
     """A run's attempt ended: its supervisor said so, or the gate proved that it is gone."""
 
@@ -255,6 +266,7 @@ Event = Union[
     Beat,
     Measured,
     Recharged,
+    Recapped,
     Finished,
     Released,
     Present,

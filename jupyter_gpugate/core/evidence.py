@@ -42,6 +42,11 @@ class Observation:
         return max(self.peak_bytes, self.oom_at_bytes or 0)
 
     @property
+    def given_bytes(self) -> int:
+        """The most that the attempt was given: its charge, or the wider cap of a watch run."""
+        return max(self.charge_bytes, self.cap_bytes or 0) if self.charge_bytes else 0
+
+    @property
     def enforced_cap_bytes(self) -> Optional[int]:
         """The cap, where the run could not exceed it."""
         return self.cap_bytes if self.enforcement is Enforcement.ENFORCED else None

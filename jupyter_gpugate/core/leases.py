@@ -120,6 +120,8 @@ class Lease:
     holder: Holder
     terms: Terms
     charges: Mapping[str, int]  # as of now: they settle, or overrun
+    caps: Mapping[str, int]  # as of now: those of a watch run follow its neighbours
+    widest_caps: Mapping[str, int]  # the greatest so far
     stage: Stage
 
     @property

@@ -105,6 +105,7 @@ class Verdict:
     reason: str = ""  # of the stop, for supervisors that do not read `stop`
     next_in: float = HEARTBEAT_S
     stop: Optional[Stop] = None
+    caps: Mapping[str, int] = field(default_factory=dict)  # device -> bytes, where caps may change
 
     @classmethod
     def to_stop(cls, stop: Stop) -> Verdict:

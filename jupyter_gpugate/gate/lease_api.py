@@ -168,7 +168,7 @@ class PresenceHandler(LeaseHandler):
             devices=terms.devices,
             charges=terms.charges,
             basis=terms.basis,
-            caps=terms.caps,
+            caps=lease.caps,
             enforcement=terms.enforcement,
             device_totals={u: inventory[u].total_bytes for u in terms.devices if u in inventory},
         )

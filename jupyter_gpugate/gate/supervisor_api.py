@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.admission.caps import watched_caps
 from jupyter_gpugate.core.endings import read_stop
 from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.messages import (
@@ -85,7 +86,7 @@ class HeartbeatHandler(LeaseHandler):
                 survivors=survivors,
             )
         )
-        self.reply(message, Verdict())
+        self.reply(message, Verdict(caps={uuid: lease.caps[uuid] for uuid in watched_caps(lease)}))
 
     def _vetted(self, message: HeartbeatMessage, lease: Lease) -> tuple[ProcessKey, ...]:
         """Return the processes of the named tree that are, or may be, the run's."""

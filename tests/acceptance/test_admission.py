@@ -232,10 +232,14 @@ def test_floors_are_never_given_away(server: Served, stand_in: StandIn) -> None:
 
 @pytest.mark.behaviour(70, 71)
 def test_a_cap_and_its_enforcement_are_shown_as_they_are(server: Served, stand_in: StandIn) -> None:
-    """The cap is the charge on the placed device; nothing claims to be enforced that is not."""
+    """The cap is the charge on the placed device, where that rests on a known need, and for a first
+    run all the room; nothing claims to be enforced that is not.
+    """
     row = server.completed("plain", "import os\nprint(os.environ['GPUGATE_CAPS'])")
     uuid = stand_in.uuid(0)
-    assert row["caps"] == {uuid: row["charges"][uuid]}
+    assert row["caps"] == {uuid: 24 * GB - 256 * MB}
+    hinted = server.completed("hinted", "pass", hints={"vram_bytes": GB})
+    assert hinted["caps"] == {uuid: hinted["charges"][uuid]}
     assert row["enforcement"] == "none"
     source = "import os\nif False:\n    import torch\nprint(os.environ['GPUGATE_CAPS'])\n"
     row = server.completed("torch", source)

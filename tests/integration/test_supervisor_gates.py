@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+from functools import partial
 from pathlib import Path
 
 from jupyter_gpugate.core.codec import to_json
@@ -104,3 +106,31 @@ def test_a_gate_may_say_stop_in_a_beat(make: Make) -> None:
     attempt.gate.replies["heartbeat"] = (200, to_json(Verdict.to_stop(Stop.of(StopKind.EVICTED))))
     end = attempt.start().end()
     assert (end["outcome"], end["reason"]) == ("evicted", "evicted")
+
+
+def says(file: Path, content: object) -> bool:
+    """Whether a file, which may not be there yet, has this content."""
+    return file.exists() and bool(json.loads(file.read_text()) == content)
+
+
+def test_a_cap_that_a_beat_brings_is_shared_out_among_the_workers(
+    make: Make, tmp_path: Path
+) -> None:
+    """The newest cap of the run is in a file, each worker's share of it; the first one is not."""
+    release = tmp_path / "release"
+    wait = f"import os, time\nwhile not os.path.exists({str(release)!r}): time.sleep(0.01)"
+    attempt = make(argv=python(wait), workers=2, caps={"GPU-1": 8000}, devices=["GPU-1"])
+    shares = attempt.path / "caps.json"
+    attempt.gate.replies["heartbeat"] = (
+        200,
+        to_json(Verdict(next_in=0.2, caps={"GPU-1": 8000})),
+    )
+    attempt.start()
+    until(lambda: len(attempt.gate.all("heartbeat")) > 2, "some beats")
+    assert not shares.exists()
+    for cap in (6000, 7000):
+        reply = to_json(Verdict(next_in=0.2, caps={"GPU-1": cap}))
+        attempt.gate.replies["heartbeat"] = (200, reply)
+        until(partial(says, shares, {"GPU-1": cap // 2}), "each one's half")
+    release.touch()
+    assert attempt.end()["outcome"] == "completed"

@@ -94,6 +94,47 @@ def test_a_cap_that_cannot_be_set_is_told_and_the_run_goes_on(cell: CellRun) -> 
     assert cell.run().of("warning") == []
 
 
+def test_a_cap_that_changes_is_applied_while_the_cell_runs(cell: CellRun) -> None:
+    """A first run's process looks for other caps, and so does a process that it starts later."""
+    cell.facts |= {"basis": {"GPU-aaaa": "watch"}, "enforcement": "enforced"}
+    cell.source = """
+        import json, os, time, multiprocessing, torch
+        def child(_):
+            torch.cuda.reserve(0, 1)
+            return torch.cuda.fractions
+        def other(cap):
+            path = os.path.join(os.environ["GPUGATE_ATTEMPT_DIR"], "caps.json")
+            with open(path + ".new", "w") as file:
+                file.write(cap)
+            os.replace(path + ".new", path)
+        torch.cuda.reserve(0, 5)
+        found = [dict(torch.cuda.fractions)]
+        other("no JSON")
+        for cap in (1 << 30, 4 << 30):
+            other(json.dumps({"GPU-aaaa": cap}))
+            while torch.cuda.fractions == found[-1]:
+                time.sleep(0.01)
+            found.append(dict(torch.cuda.fractions))
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            found += pool.map(child, [0])
+        """
+    ended = cell.run(outputs=["found"])
+    assert ended.code == 0, ended.stderr
+    assert cell.result("found") == [{0: 0.25}, {0: 0.125}, {0: 0.5}, {0: 0.5}]
+
+
+def test_a_cap_of_a_known_need_stays(cell: CellRun) -> None:
+    """Where the gate never changes a cap, no thread looks for another one."""
+    cell.facts |= {"basis": {"GPU-aaaa": "calibrated"}, "enforcement": "enforced"}
+    cell.source = """
+        import threading, torch
+        torch.cuda.reserve(0, 5)
+        names = [thread.name for thread in threading.enumerate()]
+        """
+    cell.run(outputs=["names"])
+    assert "gpugate-caps" not in cell.result("names")
+
+
 def test_the_users_own_allocator_settings_are_left_alone(cell: CellRun) -> None:
     """``PYTORCH_CUDA_ALLOC_CONF`` reaches the cell as the user has set it, or not at all."""
     cell.source = 'import os, torch\nfound = os.environ.get("PYTORCH_CUDA_ALLOC_CONF")'

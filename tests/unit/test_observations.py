@@ -13,7 +13,7 @@ from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.learning.observations import sedimented
 from jupyter_gpugate.core.leases import Usage
 from jupyter_gpugate.core.reports import AttemptOutcome
-from jupyter_gpugate.core.requests import Enforcement
+from jupyter_gpugate.core.requests import Basis, Enforcement
 from jupyter_gpugate.core.resources import (
     GB,
     MB,
@@ -22,6 +22,7 @@ from jupyter_gpugate.core.resources import (
 )
 from jupyter_gpugate.core.state import GateState
 from tests.kit.core_builders import GPU, NOW, beat, board, finish, gate, request, start, using
+from tests.kit.estimates import term
 
 if TYPE_CHECKING:
     from jupyter_gpugate.core.requests import Request
@@ -232,3 +233,35 @@ def test_several_devices_teach_their_greatest_peak() -> None:
     state = with_usage(state, **{"GPU-0": seen, "GPU-1": more})
     vram = taught(state)[VRAM]
     assert (vram.peak_bytes, vram.complete) == (3 * GB, False)
+
+
+def watched(cap: int, **usage: Any) -> GateState:
+    """A live first run that was charged 12 GB, and given a cap of so much after a wider one."""
+    state = live(**usage)
+    lease = state.leases["run"]
+    basis = dict.fromkeys(lease.charges, Basis.WATCH)
+    lease = replace(lease, terms=replace(lease.terms, basis=basis))
+    lease = replace(lease, caps={GPU: cap}, widest_caps={GPU: 20 * GB})
+    return replace(state, leases={"run": lease})
+
+
+def test_the_cap_that_sufficed_a_first_run_is_the_widest_it_had() -> None:
+    """A cap that fell in the end has not been proven for the whole of the run."""
+    lesson = taught(watched(14 * GB))[VRAM]
+    assert (lesson.charge_bytes, lesson.cap_bytes) == (12 * GB, 20 * GB)
+    state = replace(watched(14 * GB), device_overhead={board().model: 300 * MB})
+    assert taught(state)[VRAM].cap_bytes == 20 * GB + 300 * MB  # with its context
+
+
+def test_a_first_run_ran_out_at_the_cap_in_force() -> None:
+    """Not at its charge, which bound nothing, nor at a cap that it no longer had."""
+    end = {"outcome": AttemptOutcome.OOM, "oom_resource": VRAM, "oom_evidence": "own_cap"}
+    assert taught(watched(14 * GB), **end)[VRAM].oom_at_bytes == 14 * GB
+
+
+def test_a_first_run_fills_what_it_is_given_where_it_fills_its_cap() -> None:
+    """A peak near the charge, which did not bind, is a need like any other."""
+    at_charge = taught(watched(20 * GB, peak_bytes=12 * GB - MB))[VRAM]
+    assert term([at_charge], at_charge.setting, family=at_charge.family).margin_bytes > GB
+    at_cap = taught(watched(20 * GB, peak_bytes=20 * GB - MB))[VRAM]
+    assert term([at_cap], at_cap.setting, family=at_cap.family).margin_bytes == 0

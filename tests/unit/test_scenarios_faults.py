@@ -7,7 +7,7 @@ from jupyter_gpugate.core.decisions import Check
 from jupyter_gpugate.core.endings import End
 from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.core.requests import Basis, Hints, Setting
-from jupyter_gpugate.core.resources import GB, MACHINE
+from jupyter_gpugate.core.resources import GB, MACHINE, MB
 from jupyter_gpugate.core.samples import Fault
 from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.simulation.twins import Behaviour, ramp
@@ -120,25 +120,41 @@ def test_a_full_disk_refuses_submits_and_harms_no_run() -> None:
     assert simulation.granted[-1][1].basis[GPU] is Basis.CALIBRATED
 
 
-def test_a_run_that_hits_its_own_cap_is_given_more_the_next_time() -> None:
-    """An unknown run of 16 GB is capped at half the device; its second run is charged 1.5 times
-    that, completes, and the third is charged what was measured.
+def test_a_first_run_that_needs_more_than_half_the_device_completes() -> None:
+    """Its charge is half of the device; what it takes beyond that is charged at once, and the next
+    one is charged what was measured.
     """
     simulation = CheckedSimulation(devices())
-    large = Behaviour(20, vram=ramp(16 * GB, after_s=3))
+    large = Behaviour(20, vram=ramp(15 * GB, after_s=3))
     first = simulation.submit("large", large, setting=TORCH)
+    simulation.steps(8)
+    assert simulation.granted[-1][1].charges[GPU] == 12 * GB
+    assert simulation.state.leases[first].charges[GPU] == int(1.25 * 15 * GB)
     ended(simulation, first)
-    assert simulation.state.ended[first].end.kind is RunEnd.OOM
-    second = simulation.submit("large", large, setting=TORCH)
-    ended(simulation, second)
+    assert simulation.state.ended[first].end.kind is RunEnd.COMPLETED
+    simulation.submit("large", large, setting=TORCH)
     simulation.step()
-    assert simulation.granted[-1][1].charges[GPU] == 18 * GB
-    assert simulation.state.ended[second].end.kind is RunEnd.COMPLETED
-    third = simulation.submit("large", large, setting=TORCH)
-    simulation.step()
-    assert simulation.granted[-1][1].run_id == third
     assert simulation.granted[-1][1].basis[GPU] is Basis.CALIBRATED
-    assert 16 * GB < simulation.granted[-1][1].charges[GPU] <= 18 * GB
+    assert simulation.granted[-1][1].charges[GPU] == int(1.1 * 15 * GB) + 64 * MB
+
+
+def test_a_first_run_makes_way_for_neighbours_and_spreads_again_when_they_end() -> None:
+    """Its cap falls by what a neighbour is promised and rises when that has ended."""
+    simulation = CheckedSimulation(devices())
+    learned(simulation, "small", Behaviour(10, vram=ramp(4 * GB)))
+    first = simulation.submit("new", Behaviour(500, vram=ramp(2 * GB)), setting=TORCH)
+    simulation.steps(3)
+    caps = [simulation.state.leases[first].caps[GPU]]
+    small = simulation.submit("small", Behaviour(30, vram=ramp(4 * GB)))
+    simulation.steps(2)
+    caps.append(simulation.state.leases[first].caps[GPU])
+    simulation.until(lambda: small in simulation.ended)
+    simulation.steps(2)
+    caps.append(simulation.state.leases[first].caps[GPU])
+    promised = next(g.charges[GPU] for _, g in simulation.granted if g.run_id == small)
+    assert caps == [24 * GB - 256 * MB, 24 * GB - 256 * MB - promised, 24 * GB - 256 * MB]
+    simulation.restart()
+    assert simulation.state.leases[first].caps[GPU] == caps[-1]
 
 
 def test_a_run_whose_processes_are_gone_is_lost_and_charged_until_then() -> None:

@@ -12,6 +12,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Optional, Union
 
+from jupyter_gpugate.core.admission import caps
 from jupyter_gpugate.core.admission.checks import Admission, Ask, Asks, check
 from jupyter_gpugate.core.admission.heads import Heads
 from jupyter_gpugate.core.admission.masks import Mask, visible
@@ -100,7 +101,9 @@ class Walk:
                 heapq.heappop(heap)
             else:
                 heapq.heapreplace(heap, (queue[following].order, following, key, rest))
-        return Decisions(tuple(grants), refusals, tuple(self.heads.marks))
+        widened = tuple(caps.widened(self.state, self.rooms, grant) for grant in grants)
+        changed = caps.followed(self.state, self.rooms, grants)
+        return Decisions(widened, refusals, tuple(self.heads.marks), changed)
 
     def asks(self, key: GroupKey, queued: Queued) -> Asks:
         """A queued request as the checks see it."""
@@ -163,8 +166,5 @@ class Walk:
 
     def _cap(self, uuid: str, request: Request, ask: Ask) -> int:
         """The charge less what each worker's context costs: a framework cannot give that back."""
-        device = self.rooms[uuid].device
-        overhead = self.state.device_overhead.get(device.model, 0) if device else 0
-        contexts = overhead * request.setting.workers
-        # A cap of nothing would end a run whose charge is smaller than a context.
-        return ask.charge_bytes - (contexts if contexts < ask.charge_bytes else 0)
+        workers = request.setting.workers
+        return caps.cap_within(self.state, self.rooms[uuid], workers, ask.charge_bytes)

@@ -97,7 +97,7 @@ def running_row(state: GateState, lease: RunLease, now: float) -> RunningRow:
         settled={r: u.settled for r, u in lease.usage.items()},
         overrun=tuple(r for r, u in lease.usage.items() if u.overrun_at is not None),
         admit_basis=terms.basis,
-        caps=terms.caps,
+        caps=lease.caps,
         enforcement=terms.enforcement,
         exclusive=terms.exclusive,
         pid=live.process.pid if live else None,

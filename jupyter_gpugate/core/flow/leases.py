@@ -60,6 +60,8 @@ def _granted(draft: Draft, event: ev.Granted) -> None:
             holder=Holder(HolderKind.RUN, grant.run_id),
             terms=_terms(grant, queued, event.at),
             charges=grant.charges,
+            caps=grant.caps,
+            widest_caps=grant.caps,
             stage=Granted(_others_there(draft, grant.devices)),
             attempt=Attempt(queued, grant.attempt, _estimate_there(draft, queued, grant.devices)),
         )
@@ -213,44 +215,6 @@ def _episode_s(live: Live, event: ev.Beat, workers: int) -> float:
     return (event.at - since) * workers / (event.episode - reported.episode)
 
 
-def _measured(draft: Draft, event: ev.Measured) -> None:
-    lease = draft.lease(event.run_id, event.fence)
-    if lease is None or lease.live is None:
-        return
-    usage = dict(lease.usage)
-    for resource, peak in event.peaks.items():
-        seen = usage.get(resource, Usage())
-        greatest = max(seen.peak_bytes, peak)
-        usage[resource] = replace(seen, peak_bytes=greatest, journalled_peak_bytes=greatest)
-    draft.keep(replace(lease, stage=_with_usage(lease.live, usage)))
-
-
-def _recharged(draft: Draft, event: ev.Recharged) -> None:
-    lease = draft.lease(event.run_id, event.fence)
-    if lease is None or lease.live is None:
-        return
-    usage = dict(lease.usage)
-    for resource in event.charges:
-        seen = usage.get(resource, Usage())
-        if event.reason == "settled":
-            usage[resource] = replace(seen, settled=True, overrun_at=None)
-        else:
-            usage[resource] = replace(
-                seen,
-                settled=False,
-                overrun_at=event.at,
-                first_used_at=event.at,
-                episode_at_first_use=lease.live.reported.episode,
-                episode_at_peak=lease.live.reported.episode,
-            )
-    charges, stage = {**lease.charges, **event.charges}, _with_usage(lease.live, usage)
-    draft.keep(replace(lease, charges=charges, stage=stage))
-
-
-def _with_usage(live: Live, usage: Mapping[str, Usage]) -> Live:
-    return replace(live, measured=replace(live.measured, usage=usage))
-
-
 # -- an end -------------------------------------------------------------------------------------
 
 
@@ -332,8 +296,6 @@ HANDLERS = handlers(
     on(ev.Declined, _declined),
     on(ev.Started, _started),
     on(ev.Beat, _beat),
-    on(ev.Measured, _measured),
-    on(ev.Recharged, _recharged),
     on(ev.Finished, _finished),
     on(ev.Released, _released),
     on(ev.Restarted, _restarted),

@@ -11,7 +11,7 @@ from typing import Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.endings import End
-from jupyter_gpugate.core.flow import leases, registry
+from jupyter_gpugate.core.flow import charges, leases, registry
 from jupyter_gpugate.core.flow.draft import Draft, Handler, handlers, on
 from jupyter_gpugate.core.queued import Queued
 from jupyter_gpugate.core.state import Ended, GateState
@@ -61,5 +61,6 @@ _HANDLERS: Mapping[type, Handler] = {
         on(ev.Requested, _requested), on(ev.Withdrawn, _withdrawn), on(ev.Present, _present)
     ),
     **leases.HANDLERS,
+    **charges.HANDLERS,
     **registry.HANDLERS,
 }

@@ -56,13 +56,21 @@ class Tick:
         return tuple(ev.Granted(self.at, grant) for grant in self.decisions.grants)
 
     @property
+    def recaps(self) -> tuple[ev.Recapped, ...]:
+        leases = self.decided.leases
+        return tuple(
+            ev.Recapped(self.at, run_id, leases[run_id].terms.fence, caps)
+            for run_id, caps in self.decisions.caps.items()
+        )
+
+    @property
     def record(self) -> tuple[ev.Event, ...]:
         """Everything to write down, in one transaction."""
-        return (*_journalled(self.events), *self.grants)
+        return (*_journalled(self.events), *self.grants, *self.recaps)
 
     def written(self) -> GateState:
         """The next state once the record is safe."""
-        return _ticked(apply(self.decided, self.grants), self.at)
+        return _ticked(apply(self.decided, (*self.grants, *self.recaps)), self.at)
 
     def unwritten(self) -> tuple[GateState, tuple[ev.Event, ...]]:
         """Return the next state if nothing could be written, and the events to write later.
@@ -81,18 +89,18 @@ class Tick:
             key = self.decided.queue[grant.run_id].key
             others = self.decisions.reasons_of(key)
             refusals[key] = Refusal((Reason(Check.JOURNAL), *others))
-        return replace(self.decisions, grants=(), refusals=refusals)
+        return replace(self.decisions, grants=(), refusals=refusals, caps={})
 
 
 def run_tick(state: GateState, happened: Happened, last: Decisions) -> Tick:
     """Apply the events, use the sample if it is new, and decide.
 
-    If nothing has changed, the decisions are ``last`` without its grants.
+    If nothing has changed, the decisions are ``last`` without its grants and new caps.
     """
     before = _after_gap(state, happened.now)
     after, events, fault = _advance(before, happened, last)
     if not happened.measured and not events:
-        return Tick(before, last, happened, after, replace(last, grants=()), ())
+        return Tick(before, last, happened, after, replace(last, grants=(), caps={}), ())
     decisions = decide(after, Sample() if fault else happened.sample, happened.now)
     verdicts = tuple(_changed_verdicts(after, decisions, last, events, happened.now))
     return Tick(before, last, happened, after, decisions, (*events, *verdicts), fault)

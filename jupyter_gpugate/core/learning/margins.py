@@ -104,14 +104,14 @@ def margin_bytes(resource: str, peak_bytes: int, share: float) -> int:
 
 
 def fills_what_it_is_given(evidence: Evidence) -> bool:
-    """Return whether the greatest peak shows the charge of the run rather than its need.
+    """Return whether the greatest peak shows what the run was given rather than its need.
 
-    So it is where peak and charge lie within 3 % of each other, unless another run of much the
-    same peak was given as much or more and left it.
+    So it is where the two lie within 3 % of each other, unless another run of much the same peak
+    was given as much or more and left it.
     """
     greatest = evidence.greatest
     return _is_full(greatest) and not any(
-        (other.charge_bytes or 0) >= (greatest.charge_bytes or 0)
+        other.given_bytes >= greatest.given_bytes
         and other.peak_bytes >= (1 - ALIKE_SPREAD) * greatest.peak_bytes
         and not _is_full(other)
         for other in evidence.complete
@@ -141,5 +141,5 @@ def _measured(resource: str, evidence: Evidence, share: Optional[float]) -> Gues
 def _is_full(observation: Observation) -> bool:
     # A share of the lesser of the two: so no charge made of a peak and its margin, which is more
     # than 3 %, looks full because of that very peak.
-    charge, peak = observation.charge_bytes or 0, observation.peak_bytes
-    return peak > 0 and max(charge, peak) <= (1 + SATURATED) * min(charge, peak)
+    given, peak = observation.given_bytes, observation.peak_bytes
+    return peak > 0 and max(given, peak) <= (1 + SATURATED) * min(given, peak)

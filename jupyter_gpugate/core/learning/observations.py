@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple, Optional
 
@@ -11,7 +12,7 @@ from jupyter_gpugate.core.learning.needs import setting_on
 from jupyter_gpugate.core.leases import Lease, Live, RunLease, Usage
 from jupyter_gpugate.core.memory.elsewhere import risen_elsewhere
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
-from jupyter_gpugate.core.requests import Enforcement
+from jupyter_gpugate.core.requests import Basis, Enforcement
 from jupyter_gpugate.core.resources import RAM, VRAM
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import GateState
@@ -125,6 +126,7 @@ def _observation(
     device = state.inventory.get(lease.terms.devices[0]) if on_gpu else None
     granted, terms = lease.terms.devices if on_gpu else (RAM,), lease.terms
     charges = [terms.charges[r] for r in granted if r in terms.charges]
+    caps = [_most(state, lease, u, lease.widest_caps) for u in terms.devices] if on_gpu else []
     return Observation(
         family=lease.request.family,
         setting=setting_on(lease.request, device, state.driver if on_gpu else ""),
@@ -134,10 +136,9 @@ def _observation(
         at=wall,
         outcome=end.outcome,
         charge_bytes=min(charges, default=None),
-        # A cap binds a framework's own memory; together with its contexts that is the charge.
-        cap_bytes=min(charges, default=None) if on_gpu else None,
+        cap_bytes=min(caps, default=None),
         enforcement=terms.enforcement if on_gpu else Enforcement.NONE,
-        oom_at_bytes=_ran_out_at(end, shown, charges),
+        oom_at_bytes=_ran_out_at(state, lease, end, shown),
         device_total_bytes=device.total_bytes if device is not None else None,
         duration_s=end.duration_s,
         neighbours=lease.live.measured.neighbours if lease.live else 0,
@@ -145,12 +146,26 @@ def _observation(
     )
 
 
-def _ran_out_at(end: EndReport, shown: _Shown, charges: list[int]) -> Optional[int]:
+def _most(state: GateState, lease: RunLease, uuid: str, caps: Mapping[str, int]) -> int:
+    """Return the most that a cap lets a run hold on a device, its frameworks' contexts included.
+
+    A known need's cap is made of its charge.
+    """
+    device, charge = state.inventory.get(uuid), lease.terms.charges.get(uuid, 0)
+    if device is None or lease.terms.basis.get(uuid) is not Basis.WATCH:
+        return charge
+    contexts = state.device_overhead.get(device.model, 0) * lease.request.setting.workers
+    return min(caps.get(uuid, 0) + contexts, device.total_bytes)
+
+
+def _ran_out_at(state: GateState, lease: RunLease, end: EndReport, shown: _Shown) -> Optional[int]:
     """Return the bytes at which it ran out of memory: under its own cap, the whole cap."""
     if end.oom_resource != shown.resource:
         return None
-    own_cap = end.oom_evidence == OWN_CAP
-    return max([shown.peak_bytes, *charges]) if own_cap else shown.peak_bytes
+    if end.oom_evidence != OWN_CAP or shown.resource != VRAM:
+        return shown.peak_bytes
+    caps = (_most(state, lease, uuid, lease.caps) for uuid in lease.terms.devices)
+    return max([shown.peak_bytes, *caps])
 
 
 def _did_all(lease: RunLease, end: EndReport) -> bool:

@@ -27,6 +27,7 @@ FOLDED = (
     ev.Started,
     ev.Measured,
     ev.Recharged,
+    ev.Recapped,
     ev.Finished,
     ev.Released,
     ev.Restarted,

@@ -248,8 +248,9 @@ class Simulation:
             self._end(run, run.behaviour.outcome)
             return
         wanted = run.behaviour.vram(age)
-        caps = run.grant.caps.values() if run.grant.enforcement is Enforcement.ENFORCED else ()
-        if any(wanted > cap for cap in caps):
+        lease = self.state.leases.get(run.grant.run_id)
+        caps = lease.caps if lease and run.grant.enforcement is Enforcement.ENFORCED else {}
+        if any(wanted > cap for cap in caps.values()):
             self._end(run, AttemptOutcome.OOM, oom_resource=VRAM, oom_evidence="own_cap")
             return
         run.worker.ram_bytes = run.behaviour.ram(age)

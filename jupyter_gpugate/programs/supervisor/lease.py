@@ -12,6 +12,7 @@ from .gate_link import CONFLICT, OK, Answer, GateLink
 from .inbox import Inbox
 from .processes import Proc
 from .stop_request import Stop, StopRequest
+from .workers import bytes_by_device
 
 HOLD_FENCE_S = 600.0  # without any gate, an attempt that waits for "go" gives up
 ASK_S = 0.25  # between two looks for an answer
@@ -28,6 +29,7 @@ class Lease:
         self._inbox = inbox
         self._stop = stop
         self._beat_at = 0.0
+        self.caps: dict[str, int] = {}  # of the whole run by device, as last heard of
         path, others = attempt.launch["socket"], attempt.launch.get("sockets", [])[1:]
         self._link = GateLink(path, inbox.wake, others)
 
@@ -62,13 +64,14 @@ class Lease:
         return {"outcome": "not_started", "reason": reason}
 
     def take_answer(self, now: float) -> None:
-        """Take the answer to a heartbeat, which may ask for a stop."""
+        """Take the answer to a heartbeat, which may ask for a stop or for other caps."""
         answer = self._link.take(now)
         if answer is None:
             return
         if answer.status == CONFLICT:
             self._stop.fence()
         elif answer.status == OK:
+            self.caps = bytes_by_device(answer.body.get("caps")) or self.caps
             if answer.body.get("verdict") == "stop":
                 self._stop.make(_stop_in(answer.body))
             next_in = answer.body.get("next_in")

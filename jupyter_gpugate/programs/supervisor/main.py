@@ -23,6 +23,7 @@ from typing import Any
 
 from .attempt import Attempt
 from .background import Background
+from .caps import Caps
 from .cgroups import join_cgroups, make_cgroup
 from .clock import awake_time
 from .crew import Crew, Ended
@@ -70,6 +71,7 @@ class Supervisor:
         self.transcript = Transcript(self.attempt, self.inbox, self.watch.meter.want)
         self.crew = Crew(self.attempt, self.me, umask)
         self.lease = Lease(self.attempt, self.me, self.inbox, self.stop)
+        self.caps = Caps(self.attempt)
         self.evidence = Evidence()
 
     def run(self) -> None:
@@ -208,6 +210,7 @@ class Supervisor:
 
     def _report(self, now: float) -> None:
         self.lease.take_answer(now)
+        self.caps.follow(self.lease.caps)
         if self.lease.is_due(now):
             self.stop.is_made()
             self.transcript.write()

@@ -66,7 +66,7 @@ class Worker:
 
 
 def bytes_by_device(figures: object) -> dict[str, int]:
-    """Keep what has the form {uuid: bytes}; a worker's figures are data, not to be trusted."""
+    """Keep what has the form {uuid: bytes}; figures of others are data, not to be trusted."""
     items = figures.items() if isinstance(figures, dict) else ()
     return {k: v for k, v in items if isinstance(v, int) and not isinstance(v, bool) and v >= 0}
 

@@ -7,7 +7,7 @@ import os
 import re
 import tokenize
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 from .values import load_input
 
@@ -29,10 +29,31 @@ class Attempt:
         self.worker = worker
         self.workers = int(self.launch["workers"])
         self.caps = _caps(os.environ.get("GPUGATE_CAPS", ""))
+        self._caps_from: Optional[tuple[int, int]] = None  # the file that they were last read from
 
     def source(self) -> str:
         with tokenize.open(self.cell) as file:  # honours a coding line, as Python itself does
             return file.read()
+
+    @property
+    def caps_change(self) -> bool:
+        """Whether the supervisor may give this run other caps while it lives."""
+        is_watched = "watch" in self.launch.get("basis", {}).values()
+        return is_watched and self.launch.get("enforcement") == "enforced"
+
+    def renew_caps(self) -> bool:
+        """Read the caps that the supervisor has written since; return whether there were any."""
+        path = self.directory / "caps.json"
+        try:
+            found = path.stat()
+            written = (found.st_ino, found.st_mtime_ns)
+            if written == self._caps_from:
+                return False
+            self.caps = {**self.caps, **_caps(path.read_text())}
+        except (OSError, ValueError, AttributeError, TypeError):  # there is none, or no such thing
+            return False
+        self._caps_from = written
+        return True
 
     def own_names(self, episodes: object) -> dict[str, Any]:
         """Return the four names that every cell has."""

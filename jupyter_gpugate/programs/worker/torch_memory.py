@@ -4,32 +4,51 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable
+from time import sleep
 from typing import Any
 
 from .attempt import Attempt
 from .events import Events
 from .wording import error_text
 
+#: Seconds between two looks for caps that have changed.
+_LOOK_S = 1.0
+
 
 def cap_torch(cuda: Any, attempt: Attempt, warn: Callable[[str], None]) -> None:
     """Limit torch's allocator in this process as soon as the cell's own code starts CUDA."""
 
     def limit() -> None:
-        try:
-            for index in range(cuda.device_count()):
-                cap = attempt.caps.get(device_uuid(cuda, index, attempt))
-                if cap is not None:
-                    total = cuda.get_device_properties(index).total_memory
-                    cuda.set_per_process_memory_fraction(min(1.0, max(0, cap) / total), index)
-        except Exception as error:  # noqa: BLE001 - a missing cap must not end the run
-            warn(f"the memory cap could not be set: {error_text(error)}")
+        attempt.renew_caps()
+        _limit(cuda, attempt, warn)
+        if attempt.caps_change:
+            threading.Thread(target=follow, name="gpugate-caps", daemon=True).start()
+
+    def follow() -> None:
+        while True:
+            sleep(_LOOK_S)
+            if attempt.renew_caps():
+                _limit(cuda, attempt, warn)
 
     queue = getattr(cuda, "_lazy_call", None)
     if queue is None:
         warn("the memory cap could not be set: this torch has no way to wait for CUDA's start")
     elif attempt.caps:
         queue(limit)
+
+
+def _limit(cuda: Any, attempt: Attempt, warn: Callable[[str], None]) -> None:
+    """Set the limit of each device that has a cap."""
+    try:
+        for index in range(cuda.device_count()):
+            cap = attempt.caps.get(device_uuid(cuda, index, attempt))
+            if cap is not None:
+                total = cuda.get_device_properties(index).total_memory
+                cuda.set_per_process_memory_fraction(min(1.0, max(0, cap) / total), index)
+    except Exception as error:  # noqa: BLE001 - a missing cap must not end the run
+        warn(f"the memory cap could not be set: {error_text(error)}")
 
 
 def device_uuid(cuda: Any, index: int, attempt: Attempt) -> str:
