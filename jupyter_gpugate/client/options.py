@@ -156,7 +156,7 @@ RUN_OPTIONS: Final = (
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help='a parameter, params["NAME"] in a cell; each value has its own estimate',
+        help='a parameter, params["NAME"] in a cell; it counts for the estimate',
     ),
     _option(
         "--set-free",
