@@ -47,7 +47,7 @@ class Reason(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Refusal:
+class KeptWaiting:
     """A request that stays in the queue this tick; the first reason is the dominant one."""
 
     reasons: tuple[Reason, ...]
@@ -69,14 +69,14 @@ class Earmark:
 
 @dataclass(frozen=True)
 class Decisions:
-    """The outcome of one tick; equal requests share a refusal, expanded by `reasons_of`."""
+    """The outcome of one tick; equal requests share their reasons, expanded by `reasons_of`."""
 
     grants: tuple[Grant, ...] = ()
-    refusals: Mapping[GroupKey, Refusal] = field(default_factory=dict)
+    kept_waiting: Mapping[GroupKey, KeptWaiting] = field(default_factory=dict)
     earmarks: tuple[Earmark, ...] = ()
     #: Run -> device -> the new cap of a live run.
     caps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def reasons_of(self, key: GroupKey) -> tuple[Reason, ...]:
-        refusal = self.refusals.get(key)
-        return refusal.reasons if refusal else ()
+        waiting = self.kept_waiting.get(key)
+        return waiting.reasons if waiting else ()

@@ -150,7 +150,7 @@ def _calls_of_an_empty_tick(size: int) -> int:
         after = run_tick(state, again, first.decisions)
     finally:
         sys.setprofile(None)
-    if after.decisions.refusals is not first.decisions.refusals:
+    if after.decisions.kept_waiting is not first.decisions.kept_waiting:
         raise AssertionError("decided anew although nothing had happened")
     return calls
 

@@ -277,7 +277,7 @@ def test_a_sample_that_cannot_be_used_is_told_until_one_can(
 
     async def body(hosted: Hosted) -> None:
         with monkeypatch.context() as within:
-            within.setattr(tick, "observe", fail)
+            within.setattr(tick, "apply_sample", fail)
             assert (await hosted.ask("POST", "/drain"))[0] == 200
             while not (told := (await hosted.ask("GET", "/queue"))[1]["sample_fault"]):
                 await hosted.gate.changed(hosted.gate.version, 60)

@@ -6,7 +6,7 @@ from typing import Any
 
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.leases import Usage
-from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.resources import GB, RAM
 from jupyter_gpugate.core.samples import Process, Sample
 from jupyter_gpugate.core.shares import ResourceAttribution
@@ -56,7 +56,7 @@ def after(state: GateState, *samples: Sample) -> GateState:
     """The state after these samples, with all that follows from them applied."""
     for one in samples:
         at = one.devices[0].taken_at
-        state, events = observe(state, one, at)
+        state, events = apply_sample(state, one, at)
         state = apply(state, events)
     return state
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from jupyter_gpugate.core.admission.checks import Admission
 from jupyter_gpugate.core.admission.decide import Walk
-from jupyter_gpugate.core.decisions import Earmark, Refusal
+from jupyter_gpugate.core.decisions import Earmark, KeptWaiting
 from jupyter_gpugate.core.requests import Basis, Grant
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import GateState
@@ -17,19 +17,19 @@ from jupyter_gpugate.core.state import GateState
 
 def decide_one_by_one(
     state: GateState, sample: Sample, now: float
-) -> tuple[tuple[Grant, ...], dict[str, Refusal], tuple[Earmark, ...]]:
+) -> tuple[tuple[Grant, ...], dict[str, KeptWaiting], tuple[Earmark, ...]]:
     """The grants of this tick, each other request's own refusal by run id, and the earmarks."""
     walk = Walk(state, sample, now)
-    grants, refusals = [], {}
+    grants, kept_waiting = [], {}
     for run_id, queued in state.queue.items():
         asks = walk.asks(queued.key, queued)
         verdict = walk.check(asks)
         if isinstance(verdict, Admission):
             grants.append(walk.grant(queued, verdict))
         else:
-            refusals[run_id] = verdict
+            kept_waiting[run_id] = verdict
             walk.heads.claim(asks, verdict)
-    return tuple(widened(walk, grant) for grant in grants), refusals, tuple(walk.heads.marks)
+    return tuple(widened(walk, grant) for grant in grants), kept_waiting, tuple(walk.heads.marks)
 
 
 def widened(walk: Walk, grant: Grant) -> Grant:

@@ -10,7 +10,7 @@ import pytest
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.checks import Admission
 from jupyter_gpugate.core.admission.decide import decide, enforcement_of, verdict_on
-from jupyter_gpugate.core.decisions import Check, Reason, Refusal
+from jupyter_gpugate.core.decisions import Check, KeptWaiting, Reason
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.leases import Usage
@@ -326,7 +326,7 @@ def test_a_question_reserves_nothing_and_counts_what_is_set_aside() -> None:
     state = start(apply(state, [ev.Requested(NOW, request("live"), "side")]), "live")
     seen = sample(free={GPU: 20 * GB})
     verdict = verdict_on(state, seen, request("new", name="asked"), NOW)
-    assert isinstance(verdict, Refusal)
+    assert isinstance(verdict, KeptWaiting)
     assert verdict.reasons[0].numbers["earmarked_bytes"] > 18 * GB
     assert isinstance(verdict_on(gate(), sample(), request("new"), NOW), Admission)
     assert "new" not in state.queue

@@ -15,7 +15,7 @@ from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.explaining.forecast import forecast
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.learning import needs
-from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.requests import Basis, Chosen, Grant, Hints, Request
 from jupyter_gpugate.core.resources import GB, MB, RAM, VRAM
 from jupyter_gpugate.core.run_spec import MOST_WORKERS
@@ -165,7 +165,7 @@ def test_a_peak_well_below_a_choice_is_a_measurement() -> None:
 
 def test_any_number_of_workers_fits_into_a_choice_that_fits() -> None:
     """The amount is that of the run, however many workers share it."""
-    state, _ = observe(gate(), sample(), NOW)
+    state, _ = apply_sample(gate(), sample(), NOW)
     assert forecast(state, sample(), chosen(), NOW).max_workers == MOST_WORKERS
     seen = sample(free={GPU: 10 * GB})
     assert forecast(state, seen, chosen(), NOW).max_workers == 0

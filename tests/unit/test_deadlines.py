@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.decisions import Check, Decisions, Reason, Refusal
+from jupyter_gpugate.core.decisions import Check, Decisions, KeptWaiting, Reason
 from jupyter_gpugate.core.flow.deadlines import due
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.reports import AttemptOutcome, RunEnd
@@ -54,7 +54,7 @@ def test_an_expired_run_says_what_it_last_waited_for() -> None:
     """The reason of its end names the limit, and in a sentence what kept it till then."""
     state = gate(request(max_wait_s=50.0))
     reason = Reason(Check.DRAIN, who=("maintenance",))
-    last = Decisions(refusals={state.queue["run"].key: Refusal((reason,))})
+    last = Decisions(kept_waiting={state.queue["run"].key: KeptWaiting((reason,))})
     (end,) = due(state, sample(NOW + 50), last, NOW + 50)
     assert isinstance(end, ev.Withdrawn)
     assert end.reason == "max_wait: your gate starts no new runs (maintenance)"

@@ -13,7 +13,7 @@ from jupyter_gpugate.core.flow.tick import Happened, run_tick
 from jupyter_gpugate.core.learning.calibration import from_observations
 from jupyter_gpugate.core.learning.needs import estimate_on
 from jupyter_gpugate.core.learning.observations import sedimented
-from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.resources import (
     GB,
     MB,
@@ -69,7 +69,7 @@ def taught(during: list[dict[str, Any]], last: dict[str, Any]) -> dict[str, Obse
     """What a run teaches that saw these samples, a second apart, and this one after its end."""
     state = live()
     for second, one in enumerate(during, start=1):
-        state, events = observe(state, seen(NOW + second, **one), NOW + second)
+        state, events = apply_sample(state, seen(NOW + second, **one), NOW + second)
         state = apply(state, events)
     end = NOW + len(during) + 0.5
     event = finish(state, at=end, ram_bytes=20 * MB)
@@ -144,7 +144,7 @@ def test_an_estimate_says_why_nothing_is_known() -> None:
     """Nothing was measured, and the note names what was seen instead; the end keeps it too."""
     state = live()
     for second, one in enumerate(CONTAINER, start=1):
-        state, events = observe(state, seen(NOW + second, **one), NOW + second)
+        state, events = apply_sample(state, seen(NOW + second, **one), NOW + second)
         state = apply(state, events)
     end = NOW + 5
     event = finish(state, at=end, ram_bytes=20 * MB)

@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_gpugate.core.decisions import Check, Reason
 from jupyter_gpugate.core.explaining.explain import explain
-from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.naming import megabytes, resource_words
 from jupyter_gpugate.core.resources import GB, MACHINE, MB, RAM
 from jupyter_gpugate.core.samples import Device, KernelProcess, ProcessKey
@@ -159,7 +159,7 @@ def test_others_are_named_by_what_they_hold() -> None:
         processes=[process(ProcessKey(pid, pid // 10), MB) for pid in held],
         kernels=(kernel,),
     )
-    state, _ = observe(gate(), seen, NOW)
+    state, _ = apply_sample(gate(), seen, NOW)
     words = explain(state, Reason(Check.EXTERNAL_HOLDS, GPU, FIT))
     assert words == (
         "needs 10,241 MB of GPU 0 (NVIDIA L4); only 20,480 MB would be usable after every run has"
@@ -175,7 +175,7 @@ def test_what_a_process_holds_is_not_called_nothing_where_it_cannot_be_read() ->
         lists={GPU: [(30, 4 * GB), (40, None)]},
         processes=[process(ProcessKey(pid, pid // 10), MB) for pid in (30, 40)],
     )
-    state, _ = observe(gate(), seen, NOW)
+    state, _ = apply_sample(gate(), seen, NOW)
     words = explain(state, Reason(Check.EXTERNAL_HOLDS, GPU, FIT))
     assert words.endswith("used by others: pid 30 4,096 MB, others 2,048 MB")
 
@@ -183,7 +183,7 @@ def test_what_a_process_holds_is_not_called_nothing_where_it_cannot_be_read() ->
 def test_where_nobody_can_be_named_that_is_said() -> None:
     """A device that lists nobody does not become a device that nobody uses."""
     seen = sample(free={GPU: 9 * GB}, lists={GPU: None})
-    state, _ = observe(gate(), seen, NOW)
+    state, _ = apply_sample(gate(), seen, NOW)
     assert explain(state, Reason(Check.EXTERNAL_HOLDS, GPU, FIT)).endswith(
         "cannot be identified here"
     )

@@ -10,7 +10,7 @@ import pytest
 from jupyter_gpugate.core.explaining.explain import growth_words
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.memory.growers import who_grew
-from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.reports import AttemptOutcome
 from jupyter_gpugate.core.resources import GB, MB
 from jupyter_gpugate.core.samples import ProcessKey
@@ -44,7 +44,7 @@ def seen(at: float, run: int, *others: tuple[ProcessKey, int]) -> Any:
 
 def live(before: int = GB) -> GateState:
     """A run of 15 GB that was granted beside somebody who held this much."""
-    state, _ = observe(gate(request(vram=15 * GB)), seen(NOW - 1, 0, (OTHER, before)), NOW - 1)
+    state, _ = apply_sample(gate(request(vram=15 * GB)), seen(NOW - 1, 0, (OTHER, before)), NOW - 1)
     state = start(state, charges={"ram": GB, GPU: 15 * GB})
     return apply(state, [beat(state)])
 
@@ -52,7 +52,7 @@ def live(before: int = GB) -> GateState:
 def ended(state: GateState, *samples: Any, **fields: Any) -> tuple[GateState, Any]:
     """The state after these samples and the run's failure, and the newest sample."""
     for one in samples:
-        state, _ = observe(state, one, one.ram.taken_at)
+        state, _ = apply_sample(state, one, one.ram.taken_at)
     failed = finish(state, outcome=fields.pop("outcome", AttemptOutcome.FAILED), **fields)
     return apply(state, [failed]), samples[-1]
 
@@ -88,7 +88,7 @@ def test_growth_between_the_last_sample_and_the_end_is_told() -> None:
         lists={GPU: [(OTHER.pid, 14 * GB)]},
         processes=[process(OTHER, uid=1001)],
     )
-    state, _ = observe(state, after, NOW + 2)
+    state, _ = apply_sample(state, after, NOW + 2)
     (grown,) = who_grew(state, after, "run").values()
     assert grown[0].rise_bytes == 13 * GB
 

@@ -22,7 +22,7 @@ from tests.kit.reference_admission import decide_one_by_one
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from jupyter_gpugate.core.decisions import Refusal
+    from jupyter_gpugate.core.decisions import KeptWaiting
     from jupyter_gpugate.core.queued import GroupKey
     from jupyter_gpugate.core.samples import ProcessKey
 
@@ -239,10 +239,10 @@ def compare_with_one_by_one(simulation: Simulation) -> None:
     decisions = decide(*asked)
     assert decisions.grants == grants
     assert decisions.earmarks == earmarks
-    first: dict[GroupKey, Refusal] = {}
+    first: dict[GroupKey, KeptWaiting] = {}
     for run_id, refusal in refusals.items():
         first.setdefault(tick.decided.queue[run_id].key, refusal)
-    assert decisions.refusals == first
+    assert decisions.kept_waiting == first
 
 
 def test_the_decision_changes_nothing_that_it_was_given() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.memory.growth import grown
-from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.resources import GB, MB, RAM
 from jupyter_gpugate.core.samples import ReaderHealth
 from jupyter_gpugate.core.shares import Growth
@@ -36,7 +36,7 @@ NEVER = 1 << 60
 
 def events_of(state: GateState, one: Sample, kind: type) -> list[Any]:
     """The events of one kind that follow from a sample."""
-    return [e for e in observe(state, one, one.devices[0].taken_at)[1] if isinstance(e, kind)]
+    return [e for e in apply_sample(state, one, one.devices[0].taken_at)[1] if isinstance(e, kind)]
 
 
 def test_what_a_run_holds_is_read_from_its_processes() -> None:
@@ -240,7 +240,7 @@ def test_a_new_device_and_a_new_driver_are_noticed() -> None:
     """Both change what runs need, so both are events."""
     one = sample(NOW, boards=[board(0), board(1)])
     health = ReaderHealth("gpu", True, NOW, detail={"driver": "550.54.15"})
-    events = observe(gate(), replace(one, readers=(health,)), NOW)[1]
+    events = apply_sample(gate(), replace(one, readers=(health,)), NOW)[1]
     assert events == (ev.DriverSeen(NOW, "550"), ev.DeviceSeen(NOW, board(1)))
 
 

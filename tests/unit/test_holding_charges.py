@@ -7,7 +7,7 @@ from typing import Any
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.requests import Basis
 from jupyter_gpugate.core.resources import GB, MB, RAM
 from jupyter_gpugate.core.state import GateState, Traits
@@ -33,7 +33,7 @@ def settles(state: GateState, *moments: tuple[float, int, int]) -> list[float]:
     for at, held, episodes in moments:
         state = apply(state, [beat(state, at=NOW + at, episode=episodes)])
         one = seen(NOW + at, held)
-        state, events = observe(state, one, NOW + at)
+        state, events = apply_sample(state, one, NOW + at)
         state = apply(state, events)
         if any(isinstance(e, ev.Recharged) and GPU in e.charges for e in events):
             found.append(at)
@@ -87,7 +87,7 @@ def test_without_episodes_ram_settles_after_two_minutes() -> None:
     found = []
     for second in range(10, 200, 10):
         state = apply(state, [beat(state, at=NOW + second, ram=GB)])
-        state, events = observe(state, seen(NOW + second, GB, GB), NOW + second)
+        state, events = apply_sample(state, seen(NOW + second, GB, GB), NOW + second)
         state = apply(state, events)
         recharged = [e for e in events if isinstance(e, ev.Recharged) and RAM in e.charges]
         found += [second for _ in recharged]

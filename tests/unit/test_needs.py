@@ -14,7 +14,7 @@ from jupyter_gpugate.core.estimates import Origin
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.explaining.waiting import queued_row
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.resources import GB, MACHINE, VRAM
 from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.core.state import GateState
@@ -42,7 +42,7 @@ def known_on(device: Device, *boards: Device, **fields: Any) -> GateState:
 def told(state: GateState, *there: Device) -> dict[str, Any]:
     """The term of GPU memory that the queue shows, with these devices there."""
     seen = sample(boards=there)
-    state, _ = observe(state, seen, NOW)
+    state, _ = apply_sample(state, seen, NOW)
     (queued,) = state.queue.values()
     row = queued_row(state, decide(state, seen, NOW), queued, 1, NOW)
     (term,) = (t for t in row.estimate.terms if t.resource == VRAM)
@@ -56,7 +56,7 @@ def test_what_is_told_is_what_is_charged(known: Device, there: tuple[Device, ...
     """Whichever device a run is put on, the estimate beside it is that of this kind of device."""
     state = known_on(known, FIRST, SECOND)
     seen = sample(boards=there)
-    state, _ = observe(state, seen, NOW)
+    state, _ = apply_sample(state, seen, NOW)
     (grant,) = decide(state, seen, NOW).grants
     (given,) = grant.devices
     lease = apply(state, [ev.Granted(NOW, grant)]).leases["run"]
@@ -80,7 +80,7 @@ def test_a_waiting_run_is_told_of_the_device_that_it_waits_for() -> None:
     """Of several kinds that are there, the reason to wait says which one the number is of."""
     asked = replace(request(vram=60 * GB), run_id="run")
     seen = sample(boards=(FIRST, SECOND), free={FIRST.uuid: 24 * GB, SECOND.uuid: 50 * GB})
-    state, _ = observe(gate(asked, boards=(FIRST, SECOND)), seen, NOW)
+    state, _ = apply_sample(gate(asked, boards=(FIRST, SECOND)), seen, NOW)
     (queued,) = state.queue.values()
     decisions = decide(state, seen, NOW)
     row = queued_row(state, decisions, queued, 1, NOW)

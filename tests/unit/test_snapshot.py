@@ -22,7 +22,7 @@ from jupyter_gpugate.core.explaining.snapshot import (
     snapshot,
 )
 from jupyter_gpugate.core.flow.lifecycle import apply
-from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.requests import KernelRef
 from jupyter_gpugate.core.resources import GB, MB, RAM
 from jupyter_gpugate.core.samples import Fault, KernelProcess, ProcessKey
@@ -51,7 +51,7 @@ SUPERVISOR, WORKER = key_of("run"), key_of("run", 1)
 
 def shown(state: GateState, seen: Sample, at: float = NOW) -> dict[str, Any]:
     """The snapshot of a tick with this sample, as a program reads it."""
-    state, events = observe(state, seen, at)
+    state, events = apply_sample(state, seen, at)
     state = apply(state, events)
     made = snapshot(state, seen, decide(state, seen, at), at)
     read: dict[str, Any] = json.loads(json.dumps(to_json(made)))
@@ -146,7 +146,7 @@ def test_a_silent_run_is_overdue_and_still_charged() -> None:
 def test_gone_runs_show_what_is_left_of_them() -> None:
     """Held and reserved, and whether somebody of the tree cannot be killed."""
     state, seen = measured()
-    state, events = observe(state, seen, NOW)
+    state, events = apply_sample(state, seen, NOW)
     state = apply(state, events)
     state = apply(state, [finish(state)])
     rows = shown(state, replace(seen, ram=seen.ram))["lingering"]
@@ -316,7 +316,7 @@ def test_an_exclusive_run_is_expected_when_the_last_lease_ends() -> None:
 def test_a_snapshots_inputs_decide_the_same() -> None:
     """Through JSON and back: the same grants, refusals and earmarks, with every number."""
     state, seen = measured()
-    state, events = observe(state, seen, NOW)
+    state, events = apply_sample(state, seen, NOW)
     state = apply(state, events)
     waiting = [
         request("large", vram=30 * GB),
@@ -328,7 +328,7 @@ def test_a_snapshots_inputs_decide_the_same() -> None:
     state = apply(state, [ev.Requested(NOW - 700, one, "side") for one in waiting])
     decisions = decide(state, seen, NOW)
     assert decisions.grants
-    assert decisions.refusals
+    assert decisions.kept_waiting
     again = decide(*replay(json.loads(json.dumps(inputs_of(state, seen, NOW)))))
     assert again == decisions
 

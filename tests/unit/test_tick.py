@@ -67,7 +67,7 @@ def test_nothing_is_decided_anew_where_nothing_has_happened(
     calls = counted(monkeypatch)
     again = tick(first.written(), at=NOW + 0.5, last=first.decisions, measured=False)
     assert calls() == 0
-    assert again.decisions.refusals is first.decisions.refusals
+    assert again.decisions.kept_waiting is first.decisions.kept_waiting
     assert (again.decisions.grants, again.record) == ((), ())
     tick(first.written(), at=NOW + 1, last=first.decisions)
     assert calls() == 1

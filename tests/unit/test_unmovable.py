@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.memory.attribution import HUGE_PAGES, SHARED_MEMORY
-from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.resources import GB, MB, RAM
 from jupyter_gpugate.core.shares import ResourceAttribution
 from tests.kit.core_builders import NOW, beat, gate, key_of, process, request, sample, start
@@ -39,7 +39,7 @@ def after(state: GateState, *samples: Sample) -> GateState:
     """The state after these samples."""
     for one in samples:
         assert one.ram
-        state, events = observe(state, one, one.ram.taken_at)
+        state, events = apply_sample(state, one, one.ram.taken_at)
         state = apply(state, events)
     return state
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional, Union
 from jupyter_gpugate.core.admission.masks import in_words as words_of
 from jupyter_gpugate.core.admission.placement import place
 from jupyter_gpugate.core.admission.room import Room, live_runs, ram_in
-from jupyter_gpugate.core.decisions import TOLD_ORDER, Check, Reason, Refusal
+from jupyter_gpugate.core.decisions import TOLD_ORDER, Check, KeptWaiting, Reason
 from jupyter_gpugate.core.estimates import TermNeed
 from jupyter_gpugate.core.learning.estimation import LEAST_WATCH_BYTES, provisional_charge
 from jupyter_gpugate.core.queued import GroupKey
@@ -111,10 +111,10 @@ class Asks(NamedTuple):
 
 def check(
     asks: Asks, rooms: Mapping[str, Room], machine: Optional[Reason]
-) -> Union[Admission, Refusal]:
+) -> Union[Admission, KeptWaiting]:
     """Every check on one request; an admission is placed but not yet counted."""
     if asks.parked:
-        return Refusal((Reason(Check.PARKED),))
+        return KeptWaiting((Reason(Check.PARKED),))
     ram = ram_of(rooms, asks)
     asked = {RAM: asks.on(ram)}
     devices: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ def check(
         return Admission(devices, asked)
     if len(reasons) > 1:
         reasons.sort(key=_told_order)
-    return Refusal(tuple(reasons))
+    return KeptWaiting(tuple(reasons))
 
 
 def _told_order(reason: Reason) -> int:

@@ -17,7 +17,7 @@ from jupyter_gpugate.core.admission.checks import Admission, Ask, Asks, check
 from jupyter_gpugate.core.admission.heads import Heads
 from jupyter_gpugate.core.admission.masks import Mask, visible
 from jupyter_gpugate.core.admission.room import machine_reason, rooms
-from jupyter_gpugate.core.decisions import Decisions, Refusal
+from jupyter_gpugate.core.decisions import Decisions, KeptWaiting
 from jupyter_gpugate.core.learning.needs import needs_of
 from jupyter_gpugate.core.queued import GroupKey, Queued, key_of
 from jupyter_gpugate.core.requests import (
@@ -37,7 +37,7 @@ def decide(state: GateState, sample: Sample, now: float) -> Decisions:
 
 def verdict_on(
     state: GateState, sample: Sample, request: Request, now: float
-) -> Union[Admission, Refusal]:
+) -> Union[Admission, KeptWaiting]:
     """Return the verdict on a request at the end of the queue, without reserving anything."""
     walk = Walk(state, sample, now)
     walk.admit()
@@ -78,7 +78,7 @@ class Walk:
     def admit(self) -> Decisions:
         """Admit every request that fits, and set room aside for heads."""
         grants: list[Grant] = []
-        refusals: dict[GroupKey, Refusal] = {}
+        kept_waiting: dict[GroupKey, KeptWaiting] = {}
         queue = self.state.queue
         heap: list[tuple[int, str, GroupKey, Iterator[str]]] = []
         for key, group in self.state.groups.items():
@@ -94,7 +94,7 @@ class Walk:
                 grants.append(self.grant(queue[run_id], verdict))
                 following = next(rest, None)
             else:
-                refusals.setdefault(key, verdict)
+                kept_waiting.setdefault(key, verdict)
                 # All that are equal to it are refused as well, but may head another resource.
                 following = next(rest, None) if self.heads.claim(asks, verdict) else None
             if following is None:
@@ -103,7 +103,7 @@ class Walk:
                 heapq.heapreplace(heap, (queue[following].order, following, key, rest))
         widened = tuple(caps.widened(self.state, self.rooms, grant) for grant in grants)
         changed = caps.followed(self.state, self.rooms, grants)
-        return Decisions(widened, refusals, tuple(self.heads.marks), changed)
+        return Decisions(widened, kept_waiting, tuple(self.heads.marks), changed)
 
     def asks(self, key: GroupKey, queued: Queued) -> Asks:
         """A queued request as the checks see it."""
@@ -131,7 +131,7 @@ class Walk:
             self._parked[run_side] = self._now - seen > self.state.traits.absent_after_s
         return self._parked[run_side]
 
-    def check(self, asks: Asks) -> Union[Admission, Refusal]:
+    def check(self, asks: Asks) -> Union[Admission, KeptWaiting]:
         """The verdict on one request, with what older ones have left."""
         return check(asks, self.rooms, self.machine)
 

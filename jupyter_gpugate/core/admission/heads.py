@@ -8,7 +8,7 @@ from typing import Optional
 from jupyter_gpugate.core.admission.checks import Asks, Look, look, ram_of
 from jupyter_gpugate.core.admission.placement import bind
 from jupyter_gpugate.core.admission.room import Room, earmark
-from jupyter_gpugate.core.decisions import Check, Earmark, Refusal
+from jupyter_gpugate.core.decisions import Check, Earmark, KeptWaiting
 from jupyter_gpugate.core.resources import RAM
 
 
@@ -28,18 +28,18 @@ class Heads:
         self._waited_for: set[str] = set()
         self._cleared = False
 
-    def claim(self, asks: Asks, refusal: Refusal) -> bool:
+    def claim(self, asks: Asks, waiting: KeptWaiting) -> bool:
         """Set room or devices aside for a refused request that is due; return whether it was."""
         old = asks.waited_s >= asks.state.traits.head_after_s
-        head = old and not self._has_heads(refusal) and refusal.only(Check.FIT)
-        alone = asks.key.exclusive and not self._cleared and _waits_for_devices(refusal)
+        head = old and not self._has_heads(waiting) and waiting.only(Check.FIT)
+        alone = asks.key.exclusive and not self._cleared and _waits_for_devices(waiting)
         if not head and not alone:
             return False
         looks = look(asks, self._rooms) if asks.key.gpus else {}
         devices = self._bound(asks, looks, alone=alone)
         if devices is None:
             return False
-        lacking = {reason.resource for reason in refusal.reasons if reason.resource == RAM}
+        lacking = {reason.resource for reason in waiting.reasons if reason.resource == RAM}
         lacking.update(uuid for uuid in devices if looks[uuid].reason is not None)
         made = []
         if head and not lacking & self._waited_for:
@@ -55,9 +55,9 @@ class Heads:
         self.marks += made
         return bool(made)
 
-    def _has_heads(self, refusal: Refusal) -> bool:
+    def _has_heads(self, waiting: KeptWaiting) -> bool:
         """Return whether the RAM, or every device, that it waits for has a head already."""
-        for reason in refusal.reasons:
+        for reason in waiting.reasons:
             if reason.resource == RAM:
                 return RAM in self._waited_for
         return self._devices <= self._waited_for
@@ -80,9 +80,9 @@ class Heads:
         return bind(self._rooms, charges, asks.key.gpus, exclusive=alone)
 
 
-def _waits_for_devices(refusal: Refusal) -> bool:
+def _waits_for_devices(waiting: KeptWaiting) -> bool:
     """Return whether only devices are lacking; without a lease, their room is free soon."""
     return all(
         reason.resource not in (None, RAM) and reason.check in (Check.EXCLUSIVE, Check.FIT)
-        for reason in refusal.reasons
+        for reason in waiting.reasons
     )

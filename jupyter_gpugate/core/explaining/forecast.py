@@ -9,7 +9,7 @@ from jupyter_gpugate.core.admission.checks import Admission
 from jupyter_gpugate.core.admission.decide import verdict_on
 from jupyter_gpugate.core.admission.masks import visible
 from jupyter_gpugate.core.admission.room import rooms
-from jupyter_gpugate.core.decisions import Refusal
+from jupyter_gpugate.core.decisions import KeptWaiting
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.explaining.advice import advised
 from jupyter_gpugate.core.explaining.explain import explain
@@ -80,18 +80,18 @@ def _most_workers(
     )
 
 
-def _about(verdict: Union[Admission, Refusal]) -> Sequence[str]:
+def _about(verdict: Union[Admission, KeptWaiting]) -> Sequence[str]:
     """Return the devices of a verdict: where the run would start, or which it would wait for."""
-    if isinstance(verdict, Refusal):
+    if isinstance(verdict, KeptWaiting):
         return [reason.resource for reason in verdict.reasons if reason.resource]
     return verdict.devices
 
 
 def _reasons(
-    state: GateState, verdict: Union[Admission, Refusal], request: Request, estimate: Estimate
+    state: GateState, verdict: Union[Admission, KeptWaiting], request: Request, estimate: Estimate
 ) -> tuple[Reason, ...]:
     """The reasons that would keep it waiting if it were alone at the end of the queue."""
-    if not isinstance(verdict, Refusal):
+    if not isinstance(verdict, KeptWaiting):
         return ()
     return tuple(
         Reason(

@@ -16,9 +16,9 @@ def _measured(draft: Draft, event: ev.Measured) -> None:
         return
     usage = dict(lease.usage)
     for resource, peak in event.peaks.items():
-        seen = usage.get(resource, Usage())
-        greatest = max(seen.peak_bytes, peak)
-        usage[resource] = replace(seen, peak_bytes=greatest, journalled_peak_bytes=greatest)
+        before = usage.get(resource, Usage())
+        greatest = max(before.peak_bytes, peak)
+        usage[resource] = replace(before, peak_bytes=greatest, journalled_peak_bytes=greatest)
     draft.keep(replace(lease, stage=_with_usage(lease.live, usage)))
 
 
@@ -28,12 +28,12 @@ def _recharged(draft: Draft, event: ev.Recharged) -> None:
         return
     usage = dict(lease.usage)
     for resource in event.charges:
-        seen = usage.get(resource, Usage())
+        before = usage.get(resource, Usage())
         if event.reason == "settled":
-            usage[resource] = replace(seen, settled=True, overrun_at=None)
+            usage[resource] = replace(before, settled=True, overrun_at=None)
         else:
             usage[resource] = replace(
-                seen,
+                before,
                 settled=False,
                 overrun_at=event.at,
                 first_used_at=event.at,

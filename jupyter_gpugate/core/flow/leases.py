@@ -14,7 +14,6 @@ from jupyter_gpugate.core.learning.needs import estimate_for
 from jupyter_gpugate.core.leases import (
     Attempt,
     Granted,
-    Lingering,
     Live,
     Measured,
     Reported,
@@ -24,6 +23,7 @@ from jupyter_gpugate.core.leases import (
     Usage,
 )
 from jupyter_gpugate.core.memory.growers import FAILURES, others_of
+from jupyter_gpugate.core.memory.lingering import left_behind, not_compared
 from jupyter_gpugate.core.queued import Queued
 from jupyter_gpugate.core.reports import AttemptOutcome, Peaks, Phase, RunEnd
 from jupyter_gpugate.core.requests import Grant
@@ -235,25 +235,8 @@ def _finished(draft: Draft, event: ev.Finished) -> None:
     else:
         _queue_unstarted(draft, lease)
     if lease.live is not None:
-        for resource in lease.usage:
-            _linger(draft, lease, lease.live, resource, event.at)
+        draft.lingering.own().update(left_behind(lease, lease.live, draft.before, event.at))
         _learn_overhead(draft, lease)
-
-
-def _linger(draft: Draft, lease: RunLease, live: Live, resource: str, at: float) -> None:
-    held = lease.held(resource)
-    draft.lingering.own()[(lease.run_id, resource)] = Lingering(
-        run_id=lease.run_id,
-        owner=lease.request.owner,
-        resource=resource,
-        charge_bytes=lease.charges.get(resource, 0),
-        held_bytes=held,
-        last_held_bytes=held,
-        ended_at=at,
-        supervisor=live.process,
-        tree=tuple(key for key in live.reported.tree if key != live.process),
-        most_free_bytes=draft.before.free_seen.get(resource),
-    )
 
 
 def _learn_overhead(draft: Draft, lease: RunLease) -> None:
@@ -287,7 +270,7 @@ def _restarted(draft: Draft, event: ev.Restarted) -> None:
         if rebooted:
             del draft.lingering.own()[key]
         else:
-            draft.lingering.own()[key] = replace(lingering, most_free_bytes=None)
+            draft.lingering.own()[key] = not_compared(lingering)
     draft.boot_id = event.boot_id
 
 

@@ -12,11 +12,11 @@ from typing import Optional
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
-from jupyter_gpugate.core.decisions import Check, Decisions, Reason, Refusal
+from jupyter_gpugate.core.decisions import Check, Decisions, KeptWaiting, Reason
 from jupyter_gpugate.core.flow.deadlines import due
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.learning.observations import sedimented
-from jupyter_gpugate.core.memory.holding import observe
+from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import GateState
 
@@ -84,12 +84,12 @@ class Tick:
 
     def withheld(self) -> Decisions:
         """Return the decisions if nothing could be written: each grant becomes a reason to wait."""
-        refusals = dict(self.decisions.refusals)
+        kept_waiting = dict(self.decisions.kept_waiting)
         for grant in self.decisions.grants:
             key = self.decided.queue[grant.run_id].key
             others = self.decisions.reasons_of(key)
-            refusals[key] = Refusal((Reason(Check.JOURNAL), *others))
-        return replace(self.decisions, grants=(), refusals=refusals, caps={})
+            kept_waiting[key] = KeptWaiting((Reason(Check.JOURNAL), *others))
+        return replace(self.decisions, grants=(), kept_waiting=kept_waiting, caps={})
 
 
 def run_tick(state: GateState, happened: Happened, last: Decisions) -> Tick:
@@ -116,10 +116,10 @@ def _advance(
     state = _fold(state, happened.posted, events, wall, sample)
     if happened.measured:
         try:
-            state, seen = observe(state, happened.sample, now)
+            state, found = apply_sample(state, happened.sample, now)
         except Exception as error:  # noqa: BLE001 - whatever was read, the gate goes on without it
-            fault, seen = f"{type(error).__name__}: {error}", ()
-        state = _fold(state, seen, events, wall)
+            fault, found = f"{type(error).__name__}: {error}", ()
+        state = _fold(state, found, events, wall)
     state = _fold(state, list(due(state, happened.sample, last, now)), events, wall)
     return state, tuple(events), fault
 
@@ -171,10 +171,10 @@ def _changed_verdicts(
     now: float,
 ) -> Iterable[ev.VerdictChanged]:
     """Return each run's dominant reason if it has changed, for the run's story."""
-    reasons = {key: refusal.reasons[0].check for key, refusal in last.refusals.items()}
+    reasons = {key: waiting.reasons[0].check for key, waiting in last.kept_waiting.items()}
     changed: dict[str, str] = {}
-    for key, refusal in decisions.refusals.items():
-        check = refusal.reasons[0].check
+    for key, waiting in decisions.kept_waiting.items():
+        check = waiting.reasons[0].check
         if reasons.get(key) is not check:
             changed.update(dict.fromkeys(state.groups.get(key, ()), check.value))
     for event in events:

@@ -1,4 +1,4 @@
-"""Reads the memory of every holder from one sample: ``observe(state, sample, now)``.
+"""Reads the memory of every holder from one sample: ``apply_sample(state, sample, now)``.
 
 It shares the sample's bytes out, follows what each run holds and has held, and returns what
 follows from that as events: peaks worth keeping, charges that settle or overrun, memory seen free.
@@ -15,7 +15,7 @@ from jupyter_gpugate.core.memory import elsewhere, lingering, unmovable
 from jupyter_gpugate.core.memory.attribution import attribute
 from jupyter_gpugate.core.memory.growth import can_be_told, grown
 from jupyter_gpugate.core.memory.settling import settling_events
-from jupyter_gpugate.core.memory.usage import Seen, taken_at_of
+from jupyter_gpugate.core.memory.usage import UsageInSample, taken_at_of
 from jupyter_gpugate.core.resources import (
     MB,
     RAM,
@@ -30,7 +30,9 @@ from jupyter_gpugate.core.state import GateState
 PEAK_STEP_BYTES = 16 * MB
 
 
-def observe(state: GateState, sample: Sample, now: float) -> tuple[GateState, tuple[ev.Event, ...]]:
+def apply_sample(
+    state: GateState, sample: Sample, now: float
+) -> tuple[GateState, tuple[ev.Event, ...]]:
     """Take a new sample in: the state that knows it, and the events that follow from it."""
     state = unmovable.follow(state, sample)
     free = _free(sample)
@@ -45,12 +47,12 @@ def observe(state: GateState, sample: Sample, now: float) -> tuple[GateState, tu
         run_unmovable=reports.unmovable,
         run_vram=_run_vram(state),
     )
-    seen = Seen(state, sample, attribution, free)
+    usage = UsageInSample(state, sample, attribution, free)
     state = replace(
         state,
         attribution=attribution,
         lingering=lingering.with_shares(left, attribution),
-        leases={run_id: seen.of(lease) for run_id, lease in state.leases.items()},
+        leases={run_id: usage.of(lease) for run_id, lease in state.leases.items()},
         growth=_growth(state, sample, attribution),
         present=frozenset(reading.device.uuid for reading in sample.devices),
         free_seen=free,

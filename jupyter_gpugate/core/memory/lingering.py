@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from jupyter_gpugate.core.leases import Lingering
+from jupyter_gpugate.core.leases import Lingering, Live, RunLease
 from jupyter_gpugate.core.resources import Holder, HolderKind
 from jupyter_gpugate.core.samples import ProcessKey, Sample
 from jupyter_gpugate.core.shares import Attribution
@@ -15,6 +15,32 @@ from jupyter_gpugate.core.state import GateState
 RETURNED_SHARE = 0.95
 
 Left = Mapping[tuple[str, str], Lingering]
+
+
+def left_behind(
+    lease: RunLease, live: Live, state: GateState, at: float
+) -> dict[tuple[str, str], Lingering]:
+    """Return the memory that a run holds when it ends, by run and resource."""
+    return {
+        (lease.run_id, resource): Lingering(
+            run_id=lease.run_id,
+            owner=lease.request.owner,
+            resource=resource,
+            charge_bytes=lease.charges.get(resource, 0),
+            held_bytes=lease.held(resource),
+            last_held_bytes=lease.held(resource),
+            ended_at=at,
+            supervisor=live.process,
+            tree=tuple(key for key in live.reported.tree if key != live.process),
+            most_free_bytes=state.free_seen.get(resource),
+        )
+        for resource in lease.usage
+    }
+
+
+def not_compared(left: Lingering) -> Lingering:
+    """Return the same memory, with nothing seen free since: the gate did not measure meanwhile."""
+    return replace(left, most_free_bytes=None)
 
 
 def follow(

@@ -32,7 +32,7 @@ class _Tree(NamedTuple):
 _NOBODY = _Tree(0, 0)
 
 
-class Seen:
+class UsageInSample:
     """The memory of live runs in one sample."""
 
     def __init__(
