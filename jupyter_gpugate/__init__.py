@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from jupyter_gpugate._version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from jupyter_gpugate.client.connection import Client, connect
     from jupyter_gpugate.client.errors import GateError, RunCancelled, RunDetached, RunFailed
     from jupyter_gpugate.notebook.run import Run
@@ -26,6 +28,7 @@ __all__ = [
     "connect",
     "get",
     "load_ipython_extension",
+    "submit",
     "unload_ipython_extension",
 ]
 
@@ -46,6 +49,25 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def submit(
+    work: str | Sequence[str] | None = None,
+    *,
+    name: str,
+    inputs: Mapping[str, object] | None = None,
+    **options: Any,
+) -> Run:
+    """Queue a run, and return a handle on it without waiting.
+
+    ``work`` is a string, the source of a cell, or a list, the words of a command; without it the
+    newest run of this name is repeated.  The options are those of the magic and of the terminal:
+    ``episodes=10, workers=2, gpus=0, hint_vram="6GB", max_wait="30m", outputs=["score"]``,
+    ``parameters={"batch": 8}, free_parameters={"seed": 1}``; ``inputs`` are values by name.
+    """
+    from jupyter_gpugate.notebook.submitting import submit as submit_
+
+    return submit_(work, name, inputs, options)
 
 
 def get(run_id: str) -> Run:

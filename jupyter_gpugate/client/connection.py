@@ -21,6 +21,8 @@ POLL_S: Final = 25.0
 _ANSWER_S: Final = 30.0
 #: A cancel is answered when nothing of the run is left: after its grace, or later.
 _STOPPING_S: Final = 60.0
+#: Runs per page of a list.
+_PAGE: Final = 500
 _FIRST_PAUSE_S: Final = 0.2
 _LONGEST_PAUSE_S: Final = 5.0
 _PATIENCE_S: Final = 60.0
@@ -106,6 +108,28 @@ class Client:
     def detach(self, run_id: str) -> dict[str, Any]:
         """Detach a run: it outlives the process that submitted it."""
         return self._body("POST", f"/runs/{quote(run_id, safe='')}/detach", body={})
+
+    def delete(self, run_id: str) -> dict[str, Any]:
+        """Remove an ended run and its directory."""
+        return self._body("DELETE", f"/runs/{quote(run_id, safe='')}")
+
+    def attempts(self, run_id: str) -> list[dict[str, Any]]:
+        """Return the attempts of a run, in order."""
+        answer = self._body("GET", f"/runs/{quote(run_id, safe='')}/attempts")
+        return list(answer["attempts"])
+
+    def runs(self, most: Optional[int] = None, **asked: str) -> list[dict[str, Any]]:
+        """Return the newest runs, at most ``most`` of them; ``asked`` may have name or status."""
+        found: list[dict[str, Any]] = []
+        query: dict[str, Any] = dict(asked)
+        while most is None or len(found) < most:
+            query["limit"] = _PAGE if most is None else min(_PAGE, most - len(found))
+            page = self._body("GET", "/runs", query=query)
+            found += page["runs"]
+            if not page.get("next_cursor"):
+                break
+            query["cursor"] = page["next_cursor"]
+        return found
 
     def queue(self) -> dict[str, Any]:
         """Return the snapshot: who runs, who waits and why, whose the memory is."""

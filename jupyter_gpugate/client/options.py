@@ -109,6 +109,11 @@ class Option(NamedTuple):
     flag: str
     settings: dict[str, Any]
     field: str = ""  # the field of a submit's body that gets its value unchanged
+    short: str = ""  # such as -n
+
+    def add_to(self, parser: ArgumentParser) -> None:
+        """Let a parser of a terminal's command line take it."""
+        parser.add_argument(*filter(None, (self.short, self.flag)), **self.settings)
 
 
 def _option(flag: str, **settings: Any) -> Option:

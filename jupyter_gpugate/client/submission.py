@@ -21,6 +21,8 @@ from jupyter_gpugate.client.options import CELL_OPTIONS, RUN_OPTIONS, Option
 Body = dict[str, Any]
 
 _ENVIRONMENT_LIMIT: Final = 1 << 20
+#: What a repeated run takes from the earlier one, not from this process.
+_OF_THE_EARLIER: Final = ("cwd", "umask", "limits")
 
 
 class SubmissionError(ValueError):
@@ -47,6 +49,20 @@ def program(options: Namespace, argv: Sequence[str]) -> Body:
     body["episodes"] = 1
     body["memory_irrelevant"] += flat(options.memory_irrelevant)
     return body
+
+
+def again(options: Namespace) -> Body:
+    """Describe a run that repeats the newest one of its name, except for the given options.
+
+    It sees the environment of this process: the earlier one is not kept.
+    """
+    body = _of_any_run(options)
+    body["memory_irrelevant"] += flat(options.memory_irrelevant)
+    return {
+        name: value
+        for name, value in body.items()
+        if name not in _OF_THE_EARLIER and value is not False and value not in ({}, [])
+    }
 
 
 def module_path() -> list[str]:

@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple, Optional
 
 #: The name of a run, as a regular expression.
 NAME: Final = r"[A-Za-z0-9_.][A-Za-z0-9._-]{0,63}"
+#: The id of a run: the time of its submit in UTC and five letters, as a regular expression.
+RUN_ID: Final = r"[0-9]{8}-[0-9]{6}-[a-z]{5}"
 MOST_WORKERS: Final = 64
 LONGEST_TIME_S: Final = 366 * 86400
 #: Of a chosen amount of memory.

@@ -18,6 +18,7 @@ _TEXT_CHARS: Final = 8 * 1024
 #: The longest row, which may quote the run, and the most rows of one kind.
 _ROW_CHARS: Final = 1000
 _MOST_WARNINGS: Final = 50
+_PARAMETERS_CHARS: Final = 120
 _LABEL_WIDTH: Final = 10
 _MEMORY_LABEL: Final = "memory"
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -61,7 +62,13 @@ def bundle(run: Json, note: str = "") -> dict[str, str]:
 
 def title(run: Json) -> str:
     """Return the run's name and state on one line."""
-    return f"{run.get('name', '?')} · {words.shortened(words.standing(run), _ROW_CHARS)}"
+    return f"{_named(run)} · {words.shortened(words.standing(run), _ROW_CHARS)}"
+
+
+def _named(run: Json) -> str:
+    """Return the name of a run, with its parameters where it has some."""
+    parameters = words.shortened(words.parameters(run), _PARAMETERS_CHARS)
+    return f"{run.get('name', '?')} {parameters}".rstrip()
 
 
 def text(run: Json, note: str = "") -> str:
@@ -94,7 +101,7 @@ def html(run: Json, note: str = "", *, commands: bool = True) -> str:
     standing = words.shortened(words.standing(run), _ROW_CHARS)
     parts = [
         f'<div style="{_BOX.format(accent=accent)}">',
-        f"<div><b>{escape(str(run.get('name', '?')))}</b> · {escape(standing)} ",
+        f"<div><b>{escape(_named(run))}</b> · {escape(standing)} ",
         f"{_id_html(run)}</div>",
         f'<table style="border:none;margin:2px 0 0">{body}</table>',
         _output_html(output) if output else "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, Optional
 
 from jupyter_gpugate.faces import words
 from jupyter_gpugate.faces.tables import Table, awake_time, bundle
@@ -23,9 +23,9 @@ _LIVES: Final = (
 )
 
 
-def machine(answer: Json) -> dict[str, str]:
+def machine(answer: Json, width: Optional[int] = None) -> dict[str, str]:
     """Return both forms of doctor's answer by MIME type."""
-    return bundle(list(machine_parts(answer)))
+    return bundle(list(machine_parts(answer)), width)
 
 
 def machine_parts(answer: Json) -> Iterator[tuple[str, Table]]:

@@ -8,25 +8,25 @@ from html import escape
 from typing import Final, Optional
 
 from jupyter_gpugate.core.run_spec import MOST_WORKERS
-from jupyter_gpugate.faces import words
+from jupyter_gpugate.faces import columns, words
 from jupyter_gpugate.faces.words import Json
 
 Table = Sequence[Sequence[str]]
 
-#: A cell this short is a number with its unit, and is not broken into two lines.
-_SHORT: Final = 24
+NAMED: Final = "name and parameters"
+_OWNER: Final = "owner"
 _MOST_CHARS: Final = 500
 _CELL: Final = "text-align:left;vertical-align:top;padding:0 14px 0 0"
 
 
-def queue(snapshot: Json) -> dict[str, str]:
-    """Both forms of a snapshot, by MIME type."""
-    return bundle(list(queue_parts(snapshot)))
+def queue(snapshot: Json, width: Optional[int] = None) -> dict[str, str]:
+    """Both forms of a snapshot, by MIME type; the text fits into a width where there is one."""
+    return bundle(list(queue_parts(snapshot)), width)
 
 
-def estimate(answer: Json) -> dict[str, str]:
+def estimate(answer: Json, width: Optional[int] = None) -> dict[str, str]:
     """Both forms of an estimate, by MIME type."""
-    return bundle(list(estimate_parts(answer)))
+    return bundle(list(estimate_parts(answer)), width)
 
 
 def cancelled(run_id: str, answer: Json) -> str:
@@ -69,32 +69,34 @@ def _locked(answer: Json, field: str) -> str:
 def queue_parts(snapshot: Json) -> Iterator[tuple[str, Table]]:
     """Headings with their tables; a table's first row names its columns."""
     devices = snapshot.get("devices") or ()
-    columns = ["", "free", "usable", "used", "runs", "notebooks", "others"]
+    head = ["", "free", "usable", "used", "runs", "notebooks", "others"]
     now = snapshot.get("now")
     if snapshot.get("owner"):
         yield f"the gate of {snapshot['owner']}", []
     for line in words.locks(snapshot, awake_time() if now is None else now):
         yield line, []
-    yield "memory", [columns, *_memory(snapshot)]
+    yield "memory", [head, *_memory(snapshot)]
     running = snapshot.get("running") or ()
     if running:
-        head = ["run", "name", "owner", "state", "used of reserved", "episodes"]
-        yield "running", [head, *(_running(row, devices) for row in running)]
+        head = ["run", NAMED, _OWNER, "state", "episodes", "used of reserved"]
+        rows = [head, *(_running(row, devices) for row in running)]
+        yield "running", _without_one_owner(rows, snapshot, running)
     queued = snapshot.get("queued") or ()
     if queued:
-        head = ["", "run", "name", "owner", "waited", "waits because"]
-        yield "waiting", [head, *(_queued(row) for row in queued)]
+        head = ["", "run", NAMED, _OWNER, "waited", "waits because"]
+        rows = [head, *map(_queued, queued)]
+        yield "waiting", _without_one_owner(rows, snapshot, queued)
     others = snapshot.get("other_machines") or ()
     if others:
-        head = ["run", "name", "machine", "state when last read"]
-        names = ("run_id", "name", "machine", "status")
-        yield "on other machines", [head, *([str(r.get(n)) for n in names] for r in others)]
+        head = ["run", NAMED, "machine", "state when last read"]
+        rows = [[r["run_id"], words.named(r), r["machine"], r["status"]] for r in others]
+        yield "on other machines", [head, *rows]
     if not running and not queued:
         yield "no run is active and none is waiting", []
     lingering = [row for row in snapshot.get("lingering") or () if row.get("held_bytes")]
     if lingering:
-        rows = [_lingering(row, devices) for row in lingering]
-        yield "ended, memory still being released", [["run", "memory"], *rows]
+        releasing = [_lingering(row, devices) for row in lingering]
+        yield "ended, memory still being released", [["run", "memory"], *releasing]
     external = [row for row in snapshot.get("external") or () if row.get("held_bytes")]
     if external:
         largest = sorted(external, key=lambda row: -row["held_bytes"])[:10]
@@ -129,11 +131,15 @@ def estimate_parts(answer: Json) -> Iterator[tuple[str, Table]]:
         yield "it would start now" if answer["would_start"] else f"it would wait{because}", []
 
 
-def text(parts: Sequence[tuple[str, Table]]) -> str:
-    """Headings and aligned columns."""
-    return "\n".join(
-        line for heading, table in parts for line in (_one_line(heading), *_aligned(table))
-    )
+def text(parts: Sequence[tuple[str, Table]], width: Optional[int] = None) -> str:
+    """Headings and aligned columns, broken into lines that fit into a width where there is one."""
+    return "\n".join(line for heading, table in parts for line in _text(heading, table, width))
+
+
+def _text(heading: str, table: Table, width: Optional[int]) -> Iterator[str]:
+    heading = _one_line(heading)
+    yield from [heading] if width is None else columns.wrapped(heading, width)
+    yield from columns.aligned([[_one_line(cell) for cell in row] for row in table], width)
 
 
 def html(parts: Sequence[tuple[str, Table]]) -> str:
@@ -145,9 +151,9 @@ def html(parts: Sequence[tuple[str, Table]]) -> str:
     )
 
 
-def bundle(parts: Sequence[tuple[str, Table]]) -> dict[str, str]:
+def bundle(parts: Sequence[tuple[str, Table]], width: Optional[int] = None) -> dict[str, str]:
     """Both forms of headings with their tables, by MIME type."""
-    return {"text/plain": text(parts), "text/html": html(parts)}
+    return {"text/plain": text(parts, width), "text/html": html(parts)}
 
 
 def _workers(most: int) -> str:
@@ -189,12 +195,23 @@ def _running(row: Json, devices: Sequence[Json]) -> list[str]:
     episodes: Json = row.get("episodes") or {}
     return [
         str(row.get("run_id", "")),
-        str(row.get("name", "")),
-        str(row.get("owner", "")),
+        *_of_run(row),
         words.standing({"status": "active", **row}),
-        ", ".join(memory),
         f"{episodes['done']:,} of {episodes['of']:,}" if episodes.get("of") else "",
+        ", ".join(memory),
     ]
+
+
+def _of_run(row: Json) -> list[str]:
+    return [words.named(row), str(row.get("owner", ""))]
+
+
+def _without_one_owner(table: Table, snapshot: Json, rows: Sequence[Json]) -> Table:
+    """Leave the owners out where all runs are of the gate's own user."""
+    if any(row.get("owner") != snapshot.get("owner") for row in rows):
+        return table
+    kept = [number for number, name in enumerate(table[0]) if name != _OWNER]
+    return [[row[number] for number in kept] for row in table]
 
 
 def _queued(row: Json) -> list[str]:
@@ -202,8 +219,7 @@ def _queued(row: Json) -> list[str]:
     return [
         str(row.get("position", "")),
         str(row.get("run_id", "")),
-        str(row.get("name", "")),
-        str(row.get("owner", "")),
+        *_of_run(row),
         words.span(row["waited_s"]) if row.get("waited_s") is not None else "",
         words.why(reasons[0]) if reasons else "not evaluated yet",
     ]
@@ -260,17 +276,9 @@ def _total(total: object) -> str:
     return words.mb(total) if isinstance(total, (int, float)) else "unknown"
 
 
-def _aligned(table: Table) -> Iterator[str]:
-    rows = [[_one_line(cell) for cell in row] for row in table]
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths))
-        yield "  " + "  ".join(cells).rstrip()
-
-
 def _cell(text: str) -> str:
     text = _short(text)
-    style = f"{_CELL};white-space:nowrap" if len(text) <= _SHORT else _CELL
+    style = f"{_CELL};white-space:nowrap" if len(text) <= columns.SHORT else _CELL
     return f'<td style="{style}">{escape(text)}</td>'
 
 

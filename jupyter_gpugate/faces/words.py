@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Optional
 
+from jupyter_gpugate.faces import columns
+
 Json = Mapping[str, Any]
 
+#: The most columns of a list that parameters, and that a command takes.
+_PARAMETERS_CHARS: Final = 60
+_COMMAND_CHARS: Final = 40
 _MB: Final = 1 << 20
 #: To whose multiple a better hint is rounded up.
 _HINT_STEP: Final = 64 * _MB
@@ -86,6 +92,22 @@ def resource(name: str, devices: Iterable[Json] = ()) -> str:
 def device_name(device: Json) -> str:
     """Name a device as the gate does, which gives no two of them one name."""
     return str(device.get("name") or f"GPU {device.get('index', '?')}")
+
+
+def parameters(run: Json) -> str:
+    """Return the parameters of a run in a short form: "batch=8 seed=1"."""
+    given: Json = run.get("parameters") or {}
+    return " ".join(f"{name}={shlex.quote(str(value))}" for name, value in given.items())
+
+
+def named(run: Json) -> str:
+    """Name a run in a list, with its parameters, and with its command if it is a program."""
+    name = str(run.get("name", "?"))
+    first, space, rest = str(run.get("command") or "").partition(" ")
+    command = f"{first.rpartition('/')[2]}{space}{rest}"
+    parameters_ = columns.cut(parameters(run), _PARAMETERS_CHARS)
+    parts = (f"{name} {parameters_}".rstrip(), columns.middle_cut(command, _COMMAND_CHARS))
+    return "  ".join(filter(None, parts))
 
 
 #: The states of a submit before it is a run.

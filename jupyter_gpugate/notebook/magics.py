@@ -21,6 +21,7 @@ from jupyter_gpugate.client import environment, results, submission, values
 from jupyter_gpugate.client import options as given
 from jupyter_gpugate.client.connection import connect
 from jupyter_gpugate.client.errors import GateError, RunCancelled, RunDetached
+from jupyter_gpugate.client.finding import find_unfinished
 from jupyter_gpugate.client.following import State
 from jupyter_gpugate.client.options import (
     CELL_OPTIONS,
@@ -30,6 +31,7 @@ from jupyter_gpugate.client.options import (
     RUN_OPTIONS,
     Option,
 )
+from jupyter_gpugate.client.verb_options import RUNS
 from jupyter_gpugate.client.waiting import (
     Interrupts,
     Patience,
@@ -167,17 +169,16 @@ class GpuGateMagics(Magics):
             answer = connect().estimate(question)
         _display(tables.estimate(answer), raw=True)
 
-    @_magic(
-        line_magic, Option("run_ids", {"nargs": "+", "metavar": "RUN_ID", "help": "which runs"})
-    )
+    @_magic(line_magic, RUNS)
     def gpu_cancel(self, line: str) -> None:
         """Stop runs with all their processes."""
         options = _parsed(self.gpu_cancel, line)
         with _one_liners():
             client = connect()
             refused: list[str] = []
-            for run_id in options.run_ids:
+            for word in options.runs:
                 try:
+                    run_id = find_unfinished(client, word)
                     result = tables.cancelled(run_id, client.cancel(run_id))
                 except GateError as error:
                     refused.append(str(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
 import time
@@ -33,10 +34,12 @@ class Run:
     def __init__(self, run_id: str, client: Optional[Client] = None) -> None:
         self.run_id = run_id
         self._client = client
+        self._known: State = {}  # the last state
 
     def state(self) -> State:
         """Return everything that the gate knows of the run; raise `GateError` if it cannot."""
-        return self._asked().run(self.run_id).body or {}
+        self._known = self._asked().run(self.run_id).body or {}
+        return self._known
 
     def status(self) -> str:
         """Return "queued", the phase of a live run ("running", ...), or how it ended."""
@@ -111,7 +114,13 @@ class Run:
         return RunFollower(Client(self._asked().socket_path), self.run_id)
 
     def __repr__(self) -> str:
-        return f"<Run {self.run_id}>"
+        if not self._known:
+            with contextlib.suppress(GateError):
+                self._client = self._client or connect(start=False)
+                self.state()
+        # Its name and parameters never change; its state may, so the text does not have it.
+        name = " ".join(filter(None, (self._known.get("name"), words.parameters(self._known))))
+        return f"<Run {self.run_id}{f' {name}' if name else ''}>"
 
     def _repr_mimebundle_(self, **_choice: Any) -> dict[str, str]:
         from jupyter_gpugate.notebook import live

@@ -40,7 +40,7 @@ EPISODES_LIMIT: Final = 32 << 20
 
 #: Fields that are kept when a summary is too large.
 _ESSENCE: Final = (
-    *("run_id", "name", "key", "machine"),
+    *("run_id", "name", "parameters", "command", "key", "machine"),
     *("status", "submitted", "attempt", "end", "ended"),
 )
 
@@ -198,6 +198,14 @@ def outcome_of(attempt: Path) -> Stored | None:
             end = EndReport(AttemptOutcome.LOST, f"its outcome cannot be read: {in_words(torn)}")
             return {"end": to_json(end), "kill": None}
     return None
+
+
+def end_of(attempt: Path) -> Stored:
+    """Return the recorded end of an attempt as it is; empty where there is none to be read."""
+    if not (attempt / "_DONE").exists():
+        return {}
+    end = (_record(attempt, "outcome.json") or {}).get("end")
+    return end if isinstance(end, dict) else {}
 
 
 def write_outcome(attempt: Path, outcome: Mapping[str, Any]) -> None:

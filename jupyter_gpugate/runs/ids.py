@@ -8,7 +8,9 @@ import string
 import time
 from typing import Final
 
-RUN_ID: Final = re.compile(r"[0-9]{8}-[0-9]{6}-[a-z]{5}")
+from jupyter_gpugate.core.run_spec import RUN_ID as PATTERN
+
+RUN_ID: Final = re.compile(PATTERN)
 
 
 def new_run_id() -> str:

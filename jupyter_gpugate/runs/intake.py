@@ -50,6 +50,10 @@ class Intake:
         """Return whether the sources of the submit with this key are being read."""
         return self._submissions.reads(key)
 
+    async def whole(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a body with everything that it leaves to the run that it repeats, if any."""
+        return await self._submissions.whole(body)
+
     async def request_of(self, body: Mapping[str, Any]) -> Request:
         """Return the request that a body would become; nothing is queued."""
         return await self._submissions.request_of(body)

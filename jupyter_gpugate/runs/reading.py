@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from jupyter_gpugate.runs import directory, output
@@ -21,6 +22,7 @@ class Output:
     next: int
     text: str
     ended: bool
+    attempt: int = field(metadata={"description": "The attempt whose output this is."})
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,10 @@ class Exported:
 
 async def output_of(record: Record, start: int) -> Output:
     """Return the newest attempt's output from a byte on, at most 64 KiB of it."""
+    attempt = record.attempt
     text, following = await asyncio.to_thread(output.read_output, record.attempt_path, start)
-    return Output(start, following, text, ended=record.status == ENDED and not text)
+    ended = record.status == ENDED and not text
+    return Output(start, following, text, ended, attempt)
 
 
 def output_tail(record: Record, until: int | None = None) -> str:
@@ -59,6 +63,37 @@ def stamp_of(record: Record) -> tuple[Any, ...]:
 async def episodes_of(record: Record) -> tuple[list[Stored], int]:
     """Return finished episodes of every attempt, and how many earlier ones are left out."""
     return await asyncio.to_thread(directory.read_episodes, record.path)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt as its directory has it: its instructions, and its end, empty while it lives."""
+
+    number: int
+    path: Path
+    launch: Mapping[str, Any]
+    end: Mapping[str, Any]
+
+    @property
+    def reported_peaks(self) -> dict[str, int]:
+        """Return the peaks that its supervisor has reported, per resource."""
+        peaks = self.end.get("peaks") or {}
+        ram = {"ram": peaks["ram_bytes"]} if peaks.get("ram_bytes") else {}
+        return {**(peaks.get("vram_bytes") or {}), **ram}
+
+
+async def attempts_of(record: Record) -> list[Attempt]:
+    """Return the attempts of a run, in order."""
+    return await asyncio.to_thread(_attempts, record.path)
+
+
+def _attempts(path: Path) -> list[Attempt]:
+    found = []
+    for number in directory.attempts_of(path):
+        place = path / "attempts" / str(number)
+        launch = directory.launch_of(place) or {}
+        found.append(Attempt(number, place, launch, directory.end_of(place)))
+    return found
 
 
 async def export_of(record: Record) -> Exported:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from jupyter_gpugate.core.explaining.rows import ByResource
 from jupyter_gpugate.core.reports import EndName, Status
@@ -18,6 +19,14 @@ from jupyter_gpugate.runs.life import ENDED, Action, Event, Life
 AT_HAND = 512
 #: Records of released runs that are kept for further questions.
 LOADED = 32
+#: What lists show of a run is kept at hand for every run, and is bounded.
+MOST_PARAMETERS = 32
+VALUE_CHARS = 80
+COMMAND_CHARS = 400
+PARAMETERS = "Names and values; a very long value is cut."
+COMMAND = "The command line of a program; a very long one is cut. Empty for a cell."
+
+A = TypeVar("A")
 
 
 class Refused(Exception):
@@ -46,12 +55,17 @@ class RunRow:
 
     run_id: str
     name: str
+    parameters: Mapping[str, str] = field(metadata={"description": PARAMETERS})
+    command: str = field(metadata={"description": COMMAND})
     status: Status
     end: EndName | None
     reason: str
     submitted: float
     ended: float | None
     attempt: int
+    duration_s: float | None = field(
+        metadata={"description": "Of the last attempt, once the run has ended."}
+    )
     peaks: ByResource | None
     machine: str | None = field(
         metadata={"description": "The other machine to which it belongs, if any."}
@@ -104,7 +118,30 @@ class Record:
 
     def row(self) -> RunRow:
         """The run in a list of runs."""
-        return row_of(self.run_id, {**self.summary, "name": self.spec["name"]}, self.host)
+        return row_of(self.run_id, {**self.summary, **listed_of(self.spec)._asdict()}, self.host)
+
+
+class Listed(NamedTuple):
+    """The parts of a spec that lists show."""
+
+    name: str
+    parameters: Mapping[str, str]
+    command: str  # of a program
+
+
+def listed_of(spec: Mapping[str, Any]) -> Listed:
+    """Return the parts of a spec that lists show, cut where they are very long."""
+    parameters = list((spec.get("parameters") or {}).items())[:MOST_PARAMETERS]
+    return Listed(
+        spec["name"],
+        {str(n): shortened(str(v), VALUE_CHARS) for n, v in parameters},
+        shortened(shlex.join(map(str, spec.get("argv") or ())), COMMAND_CHARS),
+    )
+
+
+def shortened(text: str, most: int) -> str:
+    """Cut a text to its beginning, with a mark."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def row_of(run_id: str, summary: Mapping[str, Any], host: str = "") -> RunRow:
@@ -112,15 +149,29 @@ def row_of(run_id: str, summary: Mapping[str, Any], host: str = "") -> RunRow:
     return RunRow(
         run_id=run_id,
         name=summary["name"],
+        parameters=_of_kind(dict, summary.get("parameters")),
+        command=_of_kind(str, summary.get("command")),
         status=summary["status"],
         end=summary.get("end"),
         reason=summary.get("reason", ""),
         submitted=summary["submitted"],
         ended=summary.get("ended"),
         attempt=int(summary.get("attempt") or 0),
+        duration_s=_duration_of(summary.get("outcome")),
         peaks=summary.get("peaks"),
         machine=host or None,
     )
+
+
+def _of_kind(kind: type[A], value: Any) -> A:
+    """Return a value of a summary that an earlier version, or another program, has written."""
+    return value if isinstance(value, kind) else kind()
+
+
+def _duration_of(outcome: Any) -> float | None:
+    end = _of_kind(dict, _of_kind(dict, outcome).get("end"))
+    duration = end.get("duration_s")
+    return duration if isinstance(duration, (int, float)) else None
 
 
 class Records:

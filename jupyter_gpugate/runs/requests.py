@@ -61,6 +61,7 @@ def spec_of(
         "staged": inputs.get("staged") or "",
         "question": question,
         "digest": digest,
+        "repeats": body.get("repeats") or "",
         "submitted": time.time(),
     }
     return spec, environ

@@ -29,8 +29,9 @@ from jupyter_gpugate.runs.machine import Machine
 from jupyter_gpugate.runs.notebook_cgroup import notebook_cgroup_of
 from jupyter_gpugate.runs.pending_submits import body_digest
 from jupyter_gpugate.runs.programs import Programs
-from jupyter_gpugate.runs.record import Record, Refused
+from jupyter_gpugate.runs.record import Record, Refused, listed_of
 from jupyter_gpugate.runs.removal import remove_run
+from jupyter_gpugate.runs.repeating import is_repetition, repetition_of
 from jupyter_gpugate.runs.requests import environment_of, request_of, spec_of
 from jupyter_gpugate.runs.staging import NotStaged
 from jupyter_gpugate.runs.tasks import Tasks
@@ -96,6 +97,13 @@ class Submissions:
         """Return whether the sources of the submit with this key are being read."""
         return key in self._reading
 
+    async def whole(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a body with everything that it leaves to the run that it repeats, if any."""
+        if not is_repetition(body):
+            return body
+        await self._inventory.whole.wait()  # the newest run of that name may have ended
+        return repetition_of(body, self._records.newest(body["name"]))
+
     async def request_of(self, body: Mapping[str, Any]) -> Request:
         """The request that a body would become; nothing is queued."""
         _, _, request = await self._prepared("estimate", body, "")
@@ -156,6 +164,7 @@ class Submissions:
     async def _prepared(
         self, run_id: str, body: Mapping[str, Any], digest: str
     ) -> tuple[dict[str, Any], dict[str, str], Request]:
+        body = await self.whole(body)
         if body.get("gpus") is None:
             mask = mask_of(environment_of(body))
             body = {**body, **to_json(await self._asked(DefaultsMessage(mask)))}
@@ -206,8 +215,9 @@ class GateAwayRefused(Refused):
 
 def _first_summary(spec: Mapping[str, Any]) -> dict[str, Any]:
     """A run as it is at its submit, with what lists need of its spec."""
-    fields = {field: spec[field] for field in ("run_id", "name", "machine", "submitted")}
-    return {**fields, "key": spec.get("idempotency_key"), "status": QUEUED, "attempt": 0}
+    fields = {field: spec[field] for field in ("run_id", "machine", "submitted")}
+    state = {"key": spec.get("idempotency_key"), "status": QUEUED, "attempt": 0}
+    return {**fields, **listed_of(spec)._asdict(), **state}
 
 
 def _refuse_unreadable(source: Mapping[str, Any]) -> None:

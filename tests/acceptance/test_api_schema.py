@@ -145,6 +145,7 @@ def is_exactly(answer: Answer, shape: type[Any]) -> Any:
 
 
 PARTS_OF_A_RUN = {
+    "attempts": run_shapes.AttemptsAnswer,
     "output": run_shapes.OutputAnswer,
     "episodes": run_shapes.EpisodesAnswer,
     "story": run_shapes.StoryAnswer,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.commands import gpugate
 from tests.acceptance.evaluations import MB, vram
-from tests.acceptance.test_terminal import gpugate
 from tests.fake_nvml import GB, HOLDER, StandIn
 from tests.kit.front_end import notebook
 from tests.kit.real_server import Places, Served, until

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.commands import told
 from tests.acceptance.evaluations import MB
-from tests.acceptance.test_terminal import told
 from tests.kit.real_server import Places, Served
 
 SWEEP = "x = bytearray(params['batch'] * 10 << 20)\nprint(params['model'])\n"

@@ -7,37 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import pytest
 
+from tests.acceptance.commands import gpugate, told
 from tests.kit.real_server import Places, until
-
-
-def gpugate(
-    places: Places, *words: str, more: Mapping[str, str] = MappingProxyType({}), **options: Any
-) -> subprocess.CompletedProcess[str]:
-    """One command to its end, with some variables ``more``."""
-    return subprocess.run(
-        [sys.executable, "-m", "jupyter_gpugate", *words],
-        env=places.environ(**more),
-        cwd=places.notebooks,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-        **options,
-    )
-
-
-def told(places: Places, *words: str) -> Any:
-    """What a command prints with ``--json``."""
-    done = gpugate(places, *words)
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout)
 
 
 @pytest.mark.behaviour(1, 29, 58, 142)

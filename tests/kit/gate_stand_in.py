@@ -105,6 +105,8 @@ class GateStandIn:
         refusal = self.refusals.get((asked.method, asked.path))
         if refusal is not None:
             return refusal
+        if (asked.method, asked.path) == ("GET", "/runs"):
+            return 200, {"runs": self._listed(asked.query), "next_cursor": None}
         if asked.path == "/runs":
             return self._submitted(asked.body)
         if asked.path.startswith("/runs/"):
@@ -120,20 +122,40 @@ class GateStandIn:
         self.put(run_id, name=body["name"], key=key, **self.on_submit(body))
         return 202, {"run_id": run_id, "status": "queued"}
 
+    def _listed(self, query: dict[str, str]) -> list[State]:
+        def is_asked_for(state: State) -> bool:
+            status = "ended" if state["status"] == "ended" else "unfinished"
+            return (
+                query.get("status") in {None, status, state["status"], state.get("end")}
+                and query.get("name") in {None, state.get("name")}
+                and query.get("run") in {None, state.get("name"), state["run_id"]}
+            )
+
+        rows = [{"name": "", **state} for state in self.runs.values()]
+        return [row for row in rows[::-1] if is_asked_for(row)][: int(query["limit"])]
+
     def _about_run(self, asked: Asked) -> tuple[int, Any]:
         _, _, run_id, *rest = asked.path.split("/")
         if run_id not in self.runs:
             return 404, {"error": "not_found", "message": f"there is no run {run_id}", "detail": {}}
-        if rest == ["cancel"]:
-            self.put(run_id, **self.on_cancel(run_id))
-            stopped = {"means": "term", "ms": 12, "survivors": []}
-            return 200, {"cancelled": True, "end": "cancelled", **stopped}
-        if rest == ["detach"]:
-            self.put(run_id, detached=True)
-            return 200, {"detached": True}
+        if asked.method != "GET":
+            return 200, self._ordered(run_id, rest or ["delete"])
+        if rest == ["attempts"]:
+            return 200, {"attempts": []}
         if rest == ["output"]:
             return 200, self._output(run_id, int(asked.query.get("from", 0)))
         return self._state(run_id, asked.query)
+
+    def _ordered(self, run_id: str, order: list[str]) -> dict[str, Any]:
+        if order == ["delete"]:
+            del self.runs[run_id]
+            return {"deleted": True, "left": None}
+        if order == ["detach"]:
+            self.put(run_id, detached=True)
+            return {"detached": True}
+        self.put(run_id, **self.on_cancel(run_id))
+        stopped = {"means": "term", "ms": 12, "survivors": []}
+        return {"cancelled": True, "end": "cancelled", **stopped}
 
     def _output(self, run_id: str, start: int) -> dict[str, Any]:
         text = self.outputs.get(run_id, "")[start:]
@@ -172,6 +194,9 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def do_POST(self) -> None:
+        self._answer()
+
+    def do_DELETE(self) -> None:
         self._answer()
 
     def _answer(self) -> None:

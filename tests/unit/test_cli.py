@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.places import SOCKET_VARIABLE
-from jupyter_gpugate.terminal import cli, follow
+from jupyter_gpugate.terminal import cli, exits, follow
 from tests.kit.gate_stand_in import PATIENCE_S, GateStandIn, gate_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
         code = cli.main(argv)
     except SystemExit as leaving:
         code = leaving.code  # type: ignore[assignment]
-    assert code == cli.MISUSED
+    assert code == exits.MISUSED
     return capsys.readouterr().err
 
 
@@ -50,7 +50,7 @@ def test_run_submits_the_command_as_it_stands(gate: GateStandIn) -> None:
     command = ["python", "eval.py", "--gpus", "4", "--", "x y"]
     options = ["--gpus", "0", "--hint-ram", "1GB", "--set-free", "seed=7"]
     more = ["--memory-irrelevant", "out", "--drop-env", "HOME"]
-    assert cli.main(["run", "my-eval", *options, *more, "--", *command]) == cli.OK
+    assert cli.main(["run", "my-eval", *options, *more, "--", *command]) == exits.OK
     body = gate.bodies("/runs")[0]
     assert (body["name"], body["argv"]) == ("my-eval", command)
     assert (body["gpus"], body["hints"], body["episodes"]) == (0, {"ram_bytes": 1 << 30}, 1)
@@ -103,7 +103,7 @@ def test_run_passes_the_output_on_and_says_on_stderr_where_it_stands(
     code = cli.main(["run", "n", "--", "true"])
     thread.join()
     shown = capsys.readouterr()
-    assert code == cli.OK
+    assert code == exits.OK
     assert shown.out == "first\nsecond\n"
     for words in ("waiting in the queue: needs 9 MB of RAM", "running", "completed"):
         assert words in shown.err
@@ -113,7 +113,7 @@ def test_detached_the_id_is_all_that_is_printed(
     gate: GateStandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run's id on stdout is what a script goes on with."""
-    assert cli.main(["run", "n", "--detach", "--", "true"]) == cli.OK
+    assert cli.main(["run", "n", "--detach", "--", "true"]) == exits.OK
     assert capsys.readouterr().out.split() == list(gate.runs)
     assert gate.bodies("/runs")[0]["detach"]
 
@@ -131,15 +131,20 @@ def test_as_json_the_end_is_one_document(
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["run", "n"], "no command: jupyter gpugate run NAME -- COMMAND"),
-        (["run", "n", "--"], "no command"),
+        (["run", "n", "--"], "no command: jupyter gpugate run NAME -- COMMAND"),
         (["run", "a/b", "--", "true"], "`a/b` is not a valid name"),
         (["run", "n", "--hint-vram", "2", "--", "true"], "`2` is not a size"),
         (["run", "n", "--workers", "2", "--", "true"], "unrecognized arguments: --workers"),
         (["run", "n", "true"], "unrecognized arguments: true; put -- before the command"),
         (["run", "n", "--hint-vrm=2GB", "--", "true"], "--hint-vrm=2GB; did you mean --hint-vram?"),
         (["run", "n", "--bad", "--", "true"], "usage: jupyter gpugate run NAME [options]"),
-        (["cancel"], "RUN_ID"),
+        (["cancel"], "cancel takes one of RUN ..., --name NAME or --all"),
+        (["cancel", "a", "--all"], "several ways at once"),
+        (["rm", "--all"], "unrecognized arguments: --all"),
+        (["rm"], "rm takes one of RUN ..., --name NAME"),
+        (["show"], "RUN"),
+        (["wait"], "RUN"),
+        (["runs", "--status", "nice"], "nice"),
         (["nonsense"], "nonsense"),
         ([], "VERB"),
     ],
@@ -161,7 +166,7 @@ def test_an_environment_that_is_too_large_is_told_by_its_greatest_variable(
     told = mistake(capsys, "run", "n", "--", "true")
     assert told.endswith("most of it HUGE_11: add --drop-env HUGE_11\n")
     assert gate.asked == []
-    assert cli.main(["run", "n", "--drop-env", "HUGE_11", "--", "true"]) == cli.OK
+    assert cli.main(["run", "n", "--drop-env", "HUGE_11", "--", "true"]) == exits.OK
 
 
 def test_what_the_gate_refuses_is_a_sentence_or_a_document(
@@ -172,7 +177,7 @@ def test_what_the_gate_refuses_is_a_sentence_or_a_document(
     gate.refusals[("POST", "/runs")] = (400, error)
     told = mistake(capsys, "run", "n", "--gpus", "4", "--", "true")
     assert told == "jupyter gpugate: asks for 4\n"
-    assert cli.main(["run", "n", "--json", "--", "true"]) == cli.MISUSED
+    assert cli.main(["run", "n", "--json", "--", "true"]) == exits.MISUSED
     assert json.loads(capsys.readouterr().out) == error
 
 
@@ -187,7 +192,7 @@ def test_an_interrupt_without_a_terminal_cancels(gate: GateStandIn) -> None:
         gate.wait_for(lambda: gate.polls(run_id) > 1)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == cli.CANCELLED
+    assert process.returncode == exits.CANCELLED
     assert len(gate.bodies(f"/runs/{run_id}/cancel")) == 1
     assert "Traceback" not in said
 
@@ -204,7 +209,7 @@ def test_whoever_cannot_wait_for_a_cancel_has_cancelled(gate: GateStandIn) -> No
         gate.wait_for(lambda: gate.bodies(f"/runs/{run_id}/cancel"))
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE_S)
-    assert process.returncode == cli.CANCELLED
+    assert process.returncode == exits.CANCELLED
 
 
 def test_at_a_terminal_one_interrupt_leaves_the_run_alone(gate: GateStandIn) -> None:
@@ -221,7 +226,7 @@ def test_at_a_terminal_one_interrupt_leaves_the_run_alone(gate: GateStandIn) -> 
         _, said = process.communicate(timeout=PATIENCE_S)
     os.close(ours)
     os.close(theirs)
-    assert process.returncode == cli.NOT_OVER
+    assert process.returncode == exits.NOT_OVER
     assert gate.bodies(f"/runs/{run_id}/cancel") == []
     assert "interrupt again within 5 s to cancel; the run goes on otherwise" in said
     assert f"jupyter gpugate cancel {run_id}" in said
@@ -239,9 +244,10 @@ def test_the_end_of_a_terminal_is_not_the_runs(gate: GateStandIn, number: int) -
         gate.wait_for(lambda: gate.polls(run_id) > 1)
         process.send_signal(number)
         _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == cli.NOT_OVER
+    assert process.returncode == exits.NOT_OVER
     assert gate.bodies(f"/runs/{run_id}/cancel") == []
-    assert said.splitlines()[1:] == [f"the run goes on; `jupyter gpugate cancel {run_id}` stops it"]
+    follows, stops = (f"`jupyter gpugate {verb} {run_id}`" for verb in ("logs -f", "cancel"))
+    assert said.splitlines()[1:] == [f"the run goes on; {follows} follows it, {stops} stops it"]
 
 
 def test_numbers_alone_are_told_at_most_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,7 +282,7 @@ def test_what_a_run_is_warned_of_is_said_once(
 
     thread = threading.Thread(target=go_on)
     thread.start()
-    assert cli.main(["run", "n", "--", "true"]) == cli.OK
+    assert cli.main(["run", "n", "--", "true"]) == exits.OK
     thread.join()
     assert capsys.readouterr().err.count("warning: a hint in vain") == 1
 

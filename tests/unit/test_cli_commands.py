@@ -14,7 +14,7 @@ import pytest
 from jupyter_gpugate import __version__, places
 from jupyter_gpugate.client.disk import held_below
 from jupyter_gpugate.places import SOCKET_VARIABLE
-from jupyter_gpugate.terminal import cli
+from jupyter_gpugate.terminal import cli, exits, serving
 from tests.kit.gate_stand_in import GateStandIn, gate_at
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,18 +78,18 @@ def test_the_queue_is_a_table_or_the_snapshot_itself(
     row = {"run_id": "r", "name": "two", "owner": "ben", "position": 1, "waited_s": 70}
     reason = {"kind": "fit", "message": "needs 9 MB of RAM"}
     gate.answers["/queue"] = {"queued": [{**row, "reasons": [reason]}], "running": []}
-    assert cli.main(["queue"]) == cli.OK
+    assert cli.main(["queue"]) == exits.OK
     table = capsys.readouterr().out
     assert "needs 9 MB of RAM" in table
     assert "{" not in table
-    assert cli.main(["queue", "--json"]) == cli.OK
+    assert cli.main(["queue", "--json"]) == exits.OK
     assert json.loads(capsys.readouterr().out) == gate.answers["/queue"]
 
 
 @pytest.mark.usefixtures("gate")
 def test_an_empty_queue_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing to show is shown as such."""
-    assert cli.main(["queue"]) == cli.OK
+    assert cli.main(["queue"]) == exits.OK
     assert "no run is active and none is waiting" in capsys.readouterr().out
 
 
@@ -97,7 +97,7 @@ def test_an_estimate_is_asked_by_name(
     gate: GateStandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The question carries what was said and nothing else."""
-    assert cli.main(["estimate", "resnet", "--workers", "2"]) == cli.OK
+    assert cli.main(["estimate", "resnet", "--workers", "2"]) == exits.OK
     assert gate.asked[-1].query == {"name": "resnet", "workers": "2"}
     assert "no run of this name" in capsys.readouterr().out
 
@@ -108,9 +108,9 @@ def test_cancel_stops_each_run_that_is_named(
     """Several ids are several cancels; an unknown one is an error."""
     gate.put("a", status="active")
     gate.put("b", status="queued")
-    assert cli.main(["cancel", "a", "b"]) == cli.OK
+    assert cli.main(["cancel", "a", "b"]) == exits.OK
     assert capsys.readouterr().out.count("is cancelled") == 2
-    assert cli.main(["cancel", "c"]) == cli.FAILED
+    assert cli.main(["cancel", "c"]) == exits.FAILED
     assert "there is no run c" in capsys.readouterr().err
 
 
@@ -119,11 +119,12 @@ def test_a_bad_id_keeps_no_other_run_alive(
 ) -> None:
     """Each id is tried and answered, and the exit code tells that one failed."""
     gate.put("b", status="active")
-    assert cli.main(["cancel", "a", "b"]) == cli.FAILED
+    assert cli.main(["cancel", "a", "b"]) == exits.FAILED
     said = capsys.readouterr()
     assert "there is no run a" in said.err
     assert "b is cancelled" in said.out
-    assert cli.main(["cancel", "a", "b", "--json"]) == cli.FAILED
+    gate.put("b", status="active")
+    assert cli.main(["cancel", "a", "b", "--json"]) == exits.FAILED
     answers = json.loads(capsys.readouterr().out)
     assert (answers["a"]["error"], answers["b"]["cancelled"]) == ("not_found", True)
 
@@ -136,10 +137,10 @@ def test_a_lock_is_shown_with_its_owner_and_the_time_that_is_left(
 ) -> None:
     """Who wonders why a GPU is not given finds who has it, in the queue and by doctor."""
     gate.answers["/queue"] = {"devices": MACHINE["devices"], "locks": [LOCK], "now": 1060.0}
-    assert cli.main(["queue"]) == cli.OK
+    assert cli.main(["queue"]) == exits.OK
     assert "GPU 0 is locked by ada for 29 min" in capsys.readouterr().out
     gate.answers["/machine"] = {**MACHINE, "locks": [{**LOCK, "resource": "machine"}]}
-    assert cli.main(["doctor"]) == cli.OK
+    assert cli.main(["doctor"]) == exits.OK
     assert "The machine is locked by ada for " in capsys.readouterr().out
 
 
@@ -153,7 +154,7 @@ def test_a_reader_that_has_had_enough_is_no_error(gate: GateStandIn) -> None:
         command, cwd=ROOT, stdout=theirs, stderr=subprocess.PIPE, text=True, check=False
     )
     os.close(theirs)
-    assert (done.returncode, done.stderr) == (cli.OK, "")
+    assert (done.returncode, done.stderr) == (exits.OK, "")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +170,7 @@ def test_how_many_workers_fit_is_told_in_words(
 ) -> None:
     """The number reads as what it means."""
     gate.answers["/estimate"] = {"name": "n", "workers": 1, "max_workers": most}
-    assert cli.main(["estimate", "n"]) == cli.OK
+    assert cli.main(["estimate", "n"]) == exits.OK
     assert told in capsys.readouterr().out
 
 
@@ -178,7 +179,7 @@ def test_doctor_tells_what_is_measured_and_why_something_is_not(
 ) -> None:
     """Every resource has a sentence, every gap its reason."""
     gate.answers["/machine"] = MACHINE
-    assert cli.main(["doctor"]) == cli.OK
+    assert cli.main(["doctor"]) == exits.OK
     said = capsys.readouterr().out
     for words in (
         "RAM is measured: 2,048 MB free of 8,192 MB, as the limit of cgroup /user.slice allows",
@@ -203,7 +204,7 @@ def test_doctor_says_what_runs_hold_on_the_disk_and_how_to_be_rid_of_it(
     (tmp_path / "runs" / "link").symlink_to(tmp_path / "elsewhere")
     kept = {"directory": str(tmp_path / "runs"), "count": 1234}
     gate.answers["/machine"] = {**MACHINE, "runs": kept}
-    assert cli.main(["doctor"]) == cli.OK
+    assert cli.main(["doctor"]) == exits.OK
     said = capsys.readouterr().out
     assert f"1,234 runs are in {tmp_path / 'runs'} and hold 3 MB." in said
     assert "DELETE /runs/ID" in said
@@ -215,12 +216,12 @@ def test_doctor_reads_the_machine_itself_where_no_gate_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Without a gate the same sentences come from the readers, and none is started for it."""
-    assert cli.main(["doctor"]) == cli.OK
+    assert cli.main(["doctor"]) == exits.OK
     said = capsys.readouterr().out
     assert "RAM is measured: " in said
     assert "GPU" in said
     assert "no gate is running for this user" in said
-    assert cli.main(["doctor", "--json"]) == cli.OK
+    assert cli.main(["doctor", "--json"]) == exits.OK
     answer = json.loads(capsys.readouterr().out)
     assert answer["ram"]["total_bytes"] > 0
     assert {reader["name"] for reader in answer["readers"]} == {"gpu", "machine"}
@@ -231,9 +232,9 @@ def test_an_old_python_says_that_it_cannot_host_a_gate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A kernel's older Python talks to a gate, but neither serves one nor measures by itself."""
-    monkeypatch.setattr(cli, "_can_measure", lambda: False)
+    monkeypatch.setattr(serving, "can_measure", lambda: False)
     for verb in ("doctor", "serve"):
-        assert cli.main([verb]) == cli.UNAVAILABLE
+        assert cli.main([verb]) == exits.UNAVAILABLE
         assert "needs Python 3.10" in capsys.readouterr().err
 
 
@@ -262,3 +263,22 @@ def test_serve_is_the_services_own_business(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("jupyter_gpugate.server.service.main", serve)
     assert cli.main(["serve", "--user", "--idle", "3"]) == 5
     assert seen == [["--user", "--idle", "3"]]
+
+
+def test_a_name_alone_repeats_the_run_except_for_what_is_given(
+    gate: GateStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The given options and the present environment are sent; the rest is the earlier run's."""
+    options = ["--set", "lr=0.1", "--set-free", "seed=2", "--exclusive", "--drop-env", "HOME"]
+    assert cli.main(["run", "again", *options]) == exits.OK
+    body = gate.bodies("/runs")[0]
+    assert "HOME" not in body.pop("environment")
+    assert body.pop("kernel")["pid"] == os.getpid()
+    assert body.pop("idempotency_key")
+    parameters = {"lr": "0.1", "seed": "2"}
+    given = {"name": "again", "exclusive": True}
+    assert body == {**given, "parameters": parameters, "memory_irrelevant": ["seed"]}
+    error = {"error": "nothing_to_repeat", "message": "source: none", "detail": {}}
+    gate.refusals[("POST", "/runs")] = (400, error)
+    assert cli.main(["run", "again"]) == exits.MISUSED
+    assert "`jupyter gpugate run again -- COMMAND ...`" in capsys.readouterr().err

@@ -33,6 +33,6 @@ def test_what_is_no_dataclass_is_encoded_too() -> None:
         "origin": "hint",
         "read": {"n": 1},
     }
-    assert encode(Output(7, 9, "ab", ended=False)) == (
-        '{"from": 7, "next": 9, "text": "ab", "ended": false}'
+    assert encode(Output(7, 9, "ab", ended=False, attempt=1)) == (
+        '{"from": 7, "next": 9, "text": "ab", "ended": false, "attempt": 1}'
     )

@@ -141,7 +141,7 @@ def test_a_bad_id_keeps_no_other_run_alive(notebook: Notebook, gate: GateStandIn
     [
         ("%%gated_eval --help\npass", "usage: %%gated_eval NAME [options]"),
         ("%gpu_estimate -h", "usage: %gpu_estimate NAME [options]"),
-        ("%gpu_cancel --help", "usage: %gpu_cancel RUN_ID [options]"),
+        ("%gpu_cancel --help", "usage: %gpu_cancel RUN [options]"),
     ],
 )
 def test_a_magic_tells_how_it_is_used(

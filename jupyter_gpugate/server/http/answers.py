@@ -14,7 +14,9 @@ from jupyter_gpugate.core.explaining.rows import (
     AttributionRow,
     DeviceName,
     DeviceRow,
+    QueuedRow,
     ReaderRow,
+    RunningRow,
     Snapshot,
 )
 from jupyter_gpugate.core.reports import Status
@@ -38,15 +40,35 @@ class ElsewhereRow:
 
     run_id: str
     name: str
+    parameters: Mapping[str, str]
+    command: str
     status: Status
     submitted: float
     machine: str
 
 
 @dataclass(frozen=True)
+class RunningAnswer(RunningRow):
+    """A live attempt, with the parameters and the command of its run."""
+
+    parameters: Mapping[str, str]
+    command: str
+
+
+@dataclass(frozen=True)
+class QueuedAnswer(QueuedRow):
+    """A request in the queue, with the parameters and the command of its run."""
+
+    parameters: Mapping[str, str]
+    command: str
+
+
+@dataclass(frozen=True)
 class QueueAnswer(Snapshot):
     """The snapshot of one tick."""
 
+    running: tuple[RunningAnswer, ...]
+    queued: tuple[QueuedAnswer, ...]
     owner: str
     other_machines: tuple[ElsewhereRow, ...]
 

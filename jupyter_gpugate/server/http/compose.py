@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 from jupyter_gpugate.core.endings import cause_of, detail_of
 from jupyter_gpugate.core.estimates import Estimate
-from jupyter_gpugate.core.explaining.rows import EpisodeCount, Forecast, RunningRow, Snapshot
+from jupyter_gpugate.core.explaining.rows import (
+    EpisodeCount,
+    Forecast,
+    QueuedRow,
+    RunningRow,
+    Snapshot,
+)
 from jupyter_gpugate.core.naming import megabytes
 from jupyter_gpugate.core.reports import Status
 from jupyter_gpugate.core.resources import RAM, VRAM
@@ -16,16 +22,21 @@ from jupyter_gpugate.gate.port import Gate, RunView
 from jupyter_gpugate.runs.inventory import Inventory
 from jupyter_gpugate.runs.life import ACTIVE, ENDED
 from jupyter_gpugate.runs.reading import output_tail
-from jupyter_gpugate.runs.record import Record, Records
+from jupyter_gpugate.runs.record import Listed, Record, Records, listed_of
 from jupyter_gpugate.runs.requests import relevant_parameters
 from jupyter_gpugate.server.http.answers import (
     ElsewhereRow,
     MachineAnswer,
     QueueAnswer,
     QueueAnswerWithInputs,
+    QueuedAnswer,
+    RunningAnswer,
     RunsKept,
 )
 from jupyter_gpugate.server.http.run_answers import ActiveRunAnswer, QueuedRunAnswer, RunAnswer
+
+#: The fields of a run of another machine.
+ELSEWHERE = [field.name for field in fields(ElsewhereRow)]
 
 
 async def run_answer(gate: Gate, records: Records, run_id: str) -> RunAnswer:
@@ -65,7 +76,10 @@ def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:
     end = outcome.get("end") or {}
     return RunAnswer(
         run_id=record.run_id,
-        name=record.spec["name"],
+        **listed_of(record.spec)._asdict(),
+        workers=record.spec["workers"],
+        gpus=record.spec["gpus"],
+        repeats=record.spec.get("repeats") or None,
         status=cast(Status, record.status),
         phase=None,
         end=summary.get("end"),
@@ -189,19 +203,31 @@ async def queue_answer(
 
 def _shared(snapshot: Snapshot, records: Records, owner: str) -> QueueAnswer:
     others = tuple(
-        ElsewhereRow(row.run_id, row.name, row.status, row.submitted, row.machine or "")
+        ElsewhereRow(**{name: getattr(row, name) for name in ELSEWHERE})
         for row in map(Record.row, records.elsewhere())
     )
-    running = tuple(_ordered(row, records.get(row.run_id)) for row in snapshot.running)
-    shown = {**vars(snapshot), "running": running}
+    running = tuple(_running_row(row, records.get(row.run_id)) for row in snapshot.running)
+    queued = tuple(_queued_row(row, records.get(row.run_id)) for row in snapshot.queued)
+    shown = {**vars(snapshot), "running": running, "queued": queued}
     return QueueAnswer(**shown, owner=owner, other_machines=others)
 
 
-def _ordered(row: RunningRow, record: Record | None) -> RunningRow:
-    """Return a row with what the run side has recorded of its user's orders."""
-    if record is None or record.life.cancelled == row.cancel_requested:
-        return row
-    return replace(row, cancel_requested=record.life.cancelled)
+def _running_row(row: RunningRow, record: Record | None) -> RunningAnswer:
+    """Return a row with what the run side has recorded of its run, and of its user's orders."""
+    if record is not None:
+        row = replace(row, cancel_requested=record.life.cancelled)
+    _, parameters, command = _listed(record)
+    return RunningAnswer(**vars(row), parameters=parameters, command=command)
+
+
+def _queued_row(row: QueuedRow, record: Record | None) -> QueuedAnswer:
+    _, parameters, command = _listed(record)
+    return QueuedAnswer(**vars(row), parameters=parameters, command=command)
+
+
+def _listed(record: Record | None) -> Listed:
+    """Return the parameters and the command of a run, which the gate itself does not know."""
+    return Listed("", {}, "") if record is None else listed_of(record.spec)
 
 
 async def machine_answer(gate: Gate, inventory: Inventory) -> MachineAnswer:

@@ -31,8 +31,9 @@ from jupyter_gpugate.server.http.contract import call
 from jupyter_gpugate.server.http.openapi import RUN_ID, document
 from jupyter_gpugate.server.http.pages import CardHandler, PanelHandler
 from jupyter_gpugate.server.http.polls import essence_of
-from jupyter_gpugate.server.http.run_body import RunBody
+from jupyter_gpugate.server.http.run_body import RunBody, submitted_fields
 from jupyter_gpugate.server.http.run_handlers import (
+    AttemptsHandler,
     CancelHandler,
     DetachHandler,
     EpisodesHandler,
@@ -100,7 +101,7 @@ class EstimateHandler(ApiHandler):
     @call(shapes.EstimateAnswer, body=RunBody)
     async def post(self, body: BaseModel) -> None:
         """The need of a run with this body."""
-        given = body.model_dump(mode="json", by_alias=True)
+        given = await self.launcher.intake.whole(submitted_fields(body))
         forecast = await self.gate.estimate(await self.launcher.intake.request_of(given))
         self.answer(with_values(forecast, relevant_parameters(given)))
 
@@ -228,6 +229,7 @@ HANDLERS: tuple[type[ApiHandler], ...] = (
     OutputHandler,
     CancelHandler,
     DetachHandler,
+    AttemptsHandler,
     EpisodesHandler,
     ExportHandler,
     StoryHandler,

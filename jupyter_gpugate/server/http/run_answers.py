@@ -12,7 +12,7 @@ from jupyter_gpugate.core.reports import EndName, Phase, Status
 from jupyter_gpugate.gate.port import StoryEvent
 from jupyter_gpugate.runs.folder import Stored
 from jupyter_gpugate.runs.reading import Exported
-from jupyter_gpugate.runs.record import RunRow
+from jupyter_gpugate.runs.record import COMMAND, PARAMETERS, RunRow
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class SubmitAnswer:
 
     run_id: str | None
     status: Status | Literal["reading", "asking"]
+    repeats: str | None = field(
+        metadata={"description": "The run whose source or command it repeats, if any."}
+    )
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,13 @@ class RunAnswer:
 
     run_id: str
     name: str
+    parameters: Mapping[str, str] = field(metadata={"description": PARAMETERS})
+    command: str = field(metadata={"description": COMMAND})
+    workers: int
+    gpus: int
+    repeats: str | None = field(
+        metadata={"description": "The run whose source or command it repeats, if any."}
+    )
     status: Status
     phase: Phase | Literal["ending"] | None
     end: EndName | None
@@ -115,6 +125,32 @@ class DeleteAnswer:
 
     deleted: bool
     left: str | None = field(metadata={"description": "Files that could not be removed, and why."})
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """One attempt of a run."""
+
+    attempt: int
+    outcome: str | None = field(metadata={"description": "How it ended; null while it is live."})
+    reason: str
+    exit_code: int | None
+    duration_s: float | None
+    episodes_done: int
+    devices: Sequence[str]
+    charges: ByResource = field(metadata={"description": "As granted."})
+    peaks: ByResource
+    caps: ByResource
+    enforcement: str | None
+    basis: Mapping[str, str]
+    directory: str
+
+
+@dataclass(frozen=True)
+class AttemptsAnswer:
+    """The attempts of a run, in order."""
+
+    attempts: Sequence[AttemptRow]
 
 
 @dataclass(frozen=True)

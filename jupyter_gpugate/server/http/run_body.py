@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
+from jupyter_gpugate.core.codec import JsonObject
 from jupyter_gpugate.core.run_spec import FIELD
 from jupyter_gpugate.server.http.wire import (
     Body,
@@ -45,9 +46,10 @@ class InputsBody(Body):
     staged: Text = ""
 
 
-#: One of the two, as a schema says it.
+#: One of the two, or neither to repeat the newest run of the name, as a schema says it.
 SOURCE_OR_ARGV: JsonSchemaValue = {
     "oneOf": [
+        {"properties": {"source": {"type": "null"}, "argv": {"type": "null"}}},
         {"required": ["source"], "properties": {"source": {"type": "string"}}},
         {
             "required": ["argv"],
@@ -69,8 +71,8 @@ class _SourceOrArgv(Body):
     @model_validator(mode="after")
     def _source_or_argv(self) -> _SourceOrArgv:
         run = dict(self)
-        if (run["source"] is None) == (run["argv"] is None):
-            raise ValueError("must have either a source or an argv")
+        if run["source"] is not None and run["argv"] is not None:
+            raise ValueError("must not have both a source and an argv")
         if run["argv"] is not None and (run["workers"] != 1 or run["episodes"] != 1):
             raise ValueError("a program has one worker and one episode")
         return self
@@ -117,6 +119,13 @@ _DECLARED: Declared = {name: _declared(name) for name in FIELD}
 RunBody: type[BaseModel] = create_model(
     "RunBody",
     __base__=_SourceOrArgv,
-    __doc__="``POST /runs``: only a name and a source or argv are needed.",
+    __doc__="``POST /runs``: a name and a source or argv, or the name of an earlier run alone.",
     **_DECLARED,
 )
+
+
+def submitted_fields(body: BaseModel) -> JsonObject:
+    """Return the fields of a submit; of one that repeats a run only those that are given."""
+    run = dict(body)
+    repeats = run["source"] is None and run["argv"] is None
+    return body.model_dump(mode="json", by_alias=True, exclude_unset=repeats)

@@ -8,13 +8,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from jupyter_gpugate.runs import reading
+from jupyter_gpugate.runs.life import ENDED
 from jupyter_gpugate.runs.record import RunRow
 from jupyter_gpugate.server.http import shapes
 from jupyter_gpugate.server.http.api import ApiHandler
+from jupyter_gpugate.server.http.attempts import attempt_rows
 from jupyter_gpugate.server.http.compose import run_answer
 from jupyter_gpugate.server.http.contract import call
 from jupyter_gpugate.server.http.encode import encode, fields_of
 from jupyter_gpugate.server.http.run_answers import (
+    AttemptsAnswer,
     DeleteAnswer,
     DetachAnswer,
     EpisodesAnswer,
@@ -23,7 +26,7 @@ from jupyter_gpugate.server.http.run_answers import (
     StoryAnswer,
     SubmitAnswer,
 )
-from jupyter_gpugate.server.http.run_body import RunBody
+from jupyter_gpugate.server.http.run_body import RunBody, submitted_fields
 from jupyter_gpugate.server.http.wire import OutputQuery, PollQuery, RunsQuery
 
 #: Clients that prefer an early answer get one after this time.
@@ -38,21 +41,22 @@ class RunsHandler(ApiHandler):
     @call(shapes.SubmitAnswer, body=RunBody, statuses=(202, 200), errors=(409, 429))
     async def post(self, body: BaseModel) -> None:
         """Queue a run; nothing is executed before the answer."""
-        fields = body.model_dump(mode="json", by_alias=True)
+        fields = submitted_fields(body)
         if self._prefers_an_answer():
             self.set_header("Preference-Applied", "respond-async")
             submitted = await self.launcher.intake.submit_within(fields, AT_ONCE_S)
         else:
             submitted = await self.launcher.intake.submit(fields)
         if submitted is None:
-            reads = self.launcher.intake.reads(fields["idempotency_key"])
+            reads = self.launcher.intake.reads(fields.get("idempotency_key") or "")
             self.set_status(202)
-            self.answer(SubmitAnswer(None, "reading" if reads else "asking"))
+            self.answer(SubmitAnswer(None, "reading" if reads else "asking", None))
             return
         run_id, new = submitted
         self.set_status(202 if new else 200)
         run = None if new else await run_answer(self.gate, self.records, run_id)
-        self.answer(SubmitAnswer(run_id, run.status if run else "queued"))
+        repeats = self.records.known(run_id).spec.get("repeats") or None
+        self.answer(SubmitAnswer(run_id, run.status if run else "queued", repeats))
 
     def _prefers_an_answer(self) -> bool:
         """Return whether the caller prefers an early answer to the result (RFC 7240)."""
@@ -68,14 +72,24 @@ class RunsHandler(ApiHandler):
             last = _place_of(asked.cursor)
             newest = asked.sort == "newest"
             rows = [r for r in rows if (_place(r) < last if newest else _place(r) > last)]
-        rows = [
-            row
-            for row in rows
-            if asked.status in (None, row.status) and asked.name in (None, row.name)
-        ]
+        rows = [row for row in rows if _is_asked_for(row, asked)]
         page = rows[: asked.limit]
         following = _cursor_at(page[-1]) if len(rows) > asked.limit else None
         self.answer(RunsAnswer(page, following))
+
+
+def _is_asked_for(row: RunRow, asked: RunsQuery) -> bool:
+    statuses = (row.status, row.end, "ended" if row.status == ENDED else "unfinished")
+    return (
+        asked.status in (None, *statuses)
+        and asked.name in (None, row.name)
+        and (asked.run in (None, row.name) or _begins_or_ends(row.run_id, asked.run))
+    )
+
+
+def _begins_or_ends(run_id: str, part: str) -> bool:
+    """Return whether an id begins like this, or has these five letters."""
+    return run_id.startswith(part) or run_id.rpartition("-")[2] == part
 
 
 def _place(row: RunRow) -> tuple[float, str]:
@@ -150,6 +164,18 @@ class DetachHandler(ApiHandler):
         """Detach a run: it goes on when the notebook that waits for it ends."""
         await self.launcher.orders.detach(run_id)
         self.answer(DetachAnswer(detached=True))
+
+
+class AttemptsHandler(ApiHandler):
+    """A run's attempts."""
+
+    path = "/runs/{run_id}/attempts"
+
+    @call(shapes.AttemptsAnswer)
+    async def get(self, run_id: str) -> None:
+        """Each attempt: its charges, its peaks, and how it ended."""
+        record = self.records.known(run_id)
+        self.answer(AttemptsAnswer(await attempt_rows(self.gate, record)))
 
 
 class EpisodesHandler(ApiHandler):

@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from jupyter_gpugate.core.reports import EndName, Status
 from jupyter_gpugate.core.run_spec import FIELD, LEAST_CHOSEN_BYTES, LOCK_S, LONGEST_LOCK_S
 from jupyter_gpugate.core.run_spec import NAME as RUN_NAME
 
@@ -177,7 +178,13 @@ class QueueQuery(PollQuery):
 class RunsQuery(NoQuery):
     """The selection and order of a list of runs."""
 
-    status: Literal["queued", "active", "ended"] | None = None
+    status: Literal["unfinished", Status, EndName] | None = Field(
+        default=None, description="Only runs with this status, or with this end."
+    )
+    run: Name | None = Field(
+        default=None,
+        description="Only runs of this name, or with ids that begin, or end, like this.",
+    )
     name: Name | None = Field(default=None, description="Only runs of this name.")
     sort: Literal["newest", "oldest"] = "newest"
     limit: int = Field(default=100, ge=1, le=1000, description="Runs per page.")
