@@ -13,7 +13,7 @@ from typing import Final, Optional
 from jupyter_gpugate.proc import boot_id, is_token, start_ticks
 
 #: Variables of one run or one notebook that a gate started from there must not inherit.
-_OF_A_RUN: Final = re.compile(r"GPUGATE_(RUN_ID|ATTEMPT|WORKERS?|CAPS)$|JPY_SESSION_NAME$")
+_OF_A_RUN: Final = re.compile(r"GPUGATE_(RUN_ID|ATTEMPT|WORKERS?|CAPS|DEVICES)$|JPY_SESSION_NAME$")
 _REPLACED: Final = "GPUGATE_REPLACED"
 _OF_A_PROCESS: Final = frozenset({"JPY_PARENT_PID", "GPUGATE_ATTEMPT_DIR", "GPUGATE_EVENTS"})
 

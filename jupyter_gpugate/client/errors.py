@@ -11,6 +11,8 @@ _CLEAR_WITHOUT_FIELD: Final = (
     "chosen.ram_bytes",
     "chosen.vram_bytes",
     "cwd",
+    "device",
+    "device_model",
     "gpus",
     "hints.ram_bytes",
     "hints.vram_bytes",

@@ -17,6 +17,7 @@ from jupyter_gpugate.core.run_spec import FIELD, LOCK_S, LONGEST_LOCK_S, MOST_WO
 _NAME: Final = re.compile(NAME)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([MG])i?B", re.IGNORECASE)
 _TIME: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smh])", re.IGNORECASE)
+_DEVICE: Final = re.compile(r"[0-9]{1,9}|(?:GPU|MIG)-[\w/-]{1,92}", re.ASCII | re.IGNORECASE)
 _BYTES: Final = {"m": 1 << 20, "g": 1 << 30}
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
@@ -94,6 +95,16 @@ def names(text: str) -> list[str]:
     return found
 
 
+def devices(text: str) -> str:
+    """Return the numbers and UUIDs of GPUs in "2,3", without spaces."""
+    found = [part.strip() for part in text.split(",")]
+    if not all(map(_DEVICE.fullmatch, found)):
+        raise ArgumentTypeError(
+            f"`{text}` is not a GPU: write its number as in nvidia-smi, or its UUID; several as 2,3"
+        )
+    return ",".join(found)
+
+
 def unrecognized(unknown: Iterable[str], parser: ArgumentParser) -> str:
     """Name the arguments that a parser did not recognise, with similar options."""
     known = re.findall(r"--[a-z][a-z-]*", parser.format_help())
@@ -140,6 +151,20 @@ RUN_OPTIONS: Final = (
         type=count,
         metavar="N",
         help="number of GPUs, 0 for none (default: 1 if the machine has a GPU)",
+    ),
+    _of(
+        "device",
+        "--gpu",
+        type=devices,
+        metavar="GPU",
+        help="only this GPU: its number as in nvidia-smi, or its UUID; one of several: 2,3",
+    ),
+    _of(
+        "device_model",
+        "--gpu-model",
+        type=str,
+        metavar="TEXT",
+        help="only GPUs with this text in the name of their model, such as A100",
     ),
     _option("--hint-vram", type=size, metavar="SIZE", help="your own estimate of GPU memory: 2GB"),
     _option("--hint-ram", type=size, metavar="SIZE", help="your own estimate of RAM: 4GB"),

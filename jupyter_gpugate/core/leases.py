@@ -11,7 +11,7 @@ from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.queued import Queued
 from jupyter_gpugate.core.reports import Peaks, Phase, RunReport
 from jupyter_gpugate.core.requests import Basis, Enforcement, Request
-from jupyter_gpugate.core.resources import Holder
+from jupyter_gpugate.core.resources import RAM, Holder
 from jupyter_gpugate.core.samples import ProcessBytes, ProcessKey
 from jupyter_gpugate.core.shares import Rise, Share
 
@@ -151,6 +151,12 @@ class Lease:
     def grown(self) -> Mapping[str, tuple[Rise, ...]]:
         """The processes that grew on each resource that ran short."""
         return self.stage.measured.grown if isinstance(self.stage, Live) else {}
+
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """The devices that it has used without having been given them."""
+        given = (RAM, *self.terms.devices)
+        return tuple(u for u, usage in self.usage.items() if u not in given and usage.peak_bytes)
 
     def held(self, resource: str) -> int:
         usage = self.usage.get(resource)

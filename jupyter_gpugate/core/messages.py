@@ -92,9 +92,10 @@ class Gone:
 
 @dataclass(frozen=True)
 class Go:
-    """User code may run."""
+    """User code may run; the entries of its device mask, in the order of its devices."""
 
     verdict: str = "go"
+    visible_devices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

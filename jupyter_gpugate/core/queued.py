@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 from jupyter_gpugate.core.estimates import NO_NEEDS, Estimates, Needs
-from jupyter_gpugate.core.requests import Request
+from jupyter_gpugate.core.requests import Choice, Request
 
 
 class GroupKey(NamedTuple):
@@ -17,7 +17,7 @@ class GroupKey(NamedTuple):
     gpus: int
     exclusive: bool
     needs: Needs
-    visible: Optional[tuple[str, ...]] = None
+    choice: Choice = Choice()
     cgroup: str = ""
 
 
@@ -29,7 +29,7 @@ def key_of(request: Request, run_side: str, needs: Needs) -> GroupKey:
         gpus=request.gpus,
         exclusive=request.exclusive,
         needs=needs,
-        visible=request.visible,
+        choice=request.choice,
         cgroup=request.cgroup,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from jupyter_gpugate.core.resources import RAM
 from jupyter_gpugate.core.samples import ProcessKey
@@ -86,6 +86,14 @@ class KernelRef:
         return ProcessKey(self.pid, self.start_ticks)
 
 
+class Choice(NamedTuple):
+    """The devices that a run may have: those that pass all three."""
+
+    mask: Optional[tuple[str, ...]] = None  # of its notebook; None: no mask
+    named: tuple[str, ...] = ()  # numbers and UUIDs; empty: any
+    model: str = ""  # a part of the model's name
+
+
 @dataclass(frozen=True)
 class Request:
     """A run side's request to the gate: names, hashes and numbers, never source or paths."""
@@ -107,6 +115,8 @@ class Request:
     submitted_wall: float = 0.0
     visible: Optional[tuple[str, ...]] = None  # the mask of its notebook's devices; None: no mask
     chosen: Chosen = Chosen()
+    device: tuple[str, ...] = ()  # numbers and UUIDs of which it is to get some; empty: any
+    model: str = ""  # a part of the model's name, in whatever case
 
     @property
     def owner(self) -> str:
@@ -115,6 +125,10 @@ class Request:
     @property
     def gpus(self) -> int:
         return self.family.gpus
+
+    @property
+    def choice(self) -> Choice:
+        return Choice(self.visible, self.device, self.model)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ FIELDS: Final = (
     Field("episodes", 1, int, 1, 10_000_000, in_launch=True),
     Field("workers", 1, int, 1, MOST_WORKERS, in_launch=True),
     Field("gpus", None, int, 0, 64, in_spec=False),
+    Field("device"),
+    Field("device_model"),
     Field("parameters", {}, in_launch=True),
     Field("memory_irrelevant", []),
     Field("hints", {}),

@@ -35,6 +35,7 @@ class Traits:
     max_running_per_user: Optional[int] = None
     max_runs_per_device: int = 8
     placement: str = "spread"
+    device_mask: str = "index"
     max_queued: int = 2000
     max_queued_per_user: int = 200
     #: UUID -> bytes an administrator declares usable where a device cannot be sampled.
@@ -90,6 +91,10 @@ class GateState:
     device_overhead: Mapping[str, int] = field(default_factory=dict)
     attribution: Attribution = Attribution({}, {})
     utilisation: Mapping[str, float] = field(default_factory=dict)
+    #: Device -> how many others than its leases hold memory there.
+    strangers: Mapping[str, int] = field(default_factory=dict)
+    #: Device -> the fence of the last grant there: equal devices are taken in turn.
+    last_fences: Mapping[str, int] = field(default_factory=dict)
     present: frozenset[str] = frozenset()  # the devices that the last sample showed
     free_seen: Mapping[str, int] = field(default_factory=dict)  # resource -> bytes, last sample
     unmovable_seen: Optional[int] = None  # in the last sample

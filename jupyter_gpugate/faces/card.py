@@ -191,6 +191,7 @@ def _queued_rows(run: Json) -> Iterator[Row]:
     reasons = run.get("reasons") or ()
     if reasons:
         yield Row("waits", words.why(reasons[0]))
+    yield from (Row("hint", str(advice)) for advice in run.get("advice") or ())
     yield from _mask_rows(run)
     if run.get("eta_s") is not None:
         yield Row("starts", f"in about {words.span(run['eta_s'])} at the earliest")
@@ -218,7 +219,7 @@ def _active_rows(run: Json) -> Iterator[Row]:
 
 def _mask_rows(run: Json) -> Iterator[Row]:
     if run.get("visible"):
-        yield Row("GPUs", f"only those of its notebook: {run['visible']}")
+        yield Row("GPUs", f"restricted: {run['visible']}")
 
 
 def _ended_rows(run: Json) -> Iterator[Row]:
@@ -231,8 +232,7 @@ def _ended_rows(run: Json) -> Iterator[Row]:
     for name, peak in (run.get("peaks") or {}).items():
         reserved = f"{words.of(peak, charges[name])} reserved" if name in charges else ""
         yield Row("peak", f"{words.resource(name, devices)}: {reserved or words.mb(peak)}")
-    for advice in words.beyond_hints(run):
-        yield Row("hint", advice)
+    yield from (Row("hint", advice) for advice in words.advice(run))
     if run.get("basis"):
         yield Row("reserved", words.admitted(run["basis"], devices))
     kill: Json = run.get("kill") or {}

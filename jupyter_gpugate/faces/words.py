@@ -170,6 +170,12 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else " " for char in text)
 
 
+def advice(run: Json) -> Iterator[str]:
+    """Say what the author of a run could change."""
+    yield from map(str, run.get("advice") or ())
+    yield from beyond_hints(run)
+
+
 def beyond_hints(run: Json) -> Iterator[str]:
     """Say for each hint or chosen amount that the run exceeded it, and which value to use."""
     devices = list(run.get("devices") or ())

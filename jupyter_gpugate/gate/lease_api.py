@@ -9,6 +9,7 @@ from typing import Any
 from tornado.web import RequestHandler
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.admission.choices import pinned
 from jupyter_gpugate.core.admission.impossible import impossible
 from jupyter_gpugate.core.leases import RunLease
 from jupyter_gpugate.core.messages import (
@@ -66,6 +67,7 @@ class LeaseRequestHandler(LeaseHandler):
             detail = {"field": problem.field_name, **problem.numbers}
             self._refuse(400, "impossible", problem.message, **detail)
             return
+        request = pinned(request, self.gate.state)
         full = self._queue_is_full(request)
         if full is not None:
             self.set_header("Retry-After", "30")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from jupyter_gpugate.core import events as ev
-from jupyter_gpugate.core.admission.masks import in_words
+from jupyter_gpugate.core.admission.choices import in_words
 from jupyter_gpugate.core.evidence import Track
 from jupyter_gpugate.core.explaining.forecast import forecast
 from jupyter_gpugate.core.explaining.rows import Forecast, Snapshot
@@ -15,6 +15,7 @@ from jupyter_gpugate.core.explaining.snapshot import (
     queued_row,
     running_row,
 )
+from jupyter_gpugate.core.learning.idle import advice
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.gate.changes import Changes
 from jupyter_gpugate.gate.gpu.accelerators import unmanaged
@@ -91,10 +92,8 @@ class LocalGate(Gate):
         inputs = inputs_of(loop.decided_state, loop.sample, loop.decided_at)
         return Decided(loop.snapshot(), inputs, loop.decisions.grants)
 
-    async def run(
-        self, run_id: str, devices: Sequence[str], visible: tuple[str, ...] | None
-    ) -> RunView:
-        state, now = self.loop.state, self.loop.decided_at
+    async def run(self, request: Request, devices: Sequence[str]) -> RunView:
+        state, now, run_id = self.loop.state, self.loop.decided_at, request.run_id
         queued, lease = state.queue.get(run_id), state.leases.get(run_id)
         waiting = None
         if queued is not None:
@@ -104,7 +103,9 @@ class LocalGate(Gate):
             queued=waiting,
             running=running_row(state, lease, now) if lease is not None else None,
             devices=tuple(device_name(state, uuid) for uuid in devices),
-            visible=in_words(visible, state.inventory),
+            elsewhere=tuple(device_name(state, u) for u in (lease.elsewhere if lease else ())),
+            visible=in_words(request.choice, state),
+            advice=advice(state.calibration, request.family),
         )
 
     async def story(self, run_id: str) -> list[StoryEvent]:

@@ -81,7 +81,9 @@ class RunView:
     queued: QueuedRow | None
     running: RunningRow | None
     devices: tuple[DeviceName, ...]  # those that were asked for, by name
-    visible: str  # the device mask in words
+    elsewhere: tuple[DeviceName, ...]  # those that it uses without having been given them
+    visible: str  # the choice of devices in words
+    advice: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -214,10 +216,8 @@ class Gate(Protocol):
     async def decided(self) -> Decided:
         """The snapshot, with all that its decisions rested on."""
 
-    async def run(
-        self, run_id: str, devices: Sequence[str], visible: tuple[str, ...] | None
-    ) -> RunView:
-        """One run, with the names of devices and the words for a device mask."""
+    async def run(self, request: Request, devices: Sequence[str]) -> RunView:
+        """One run, with the names of devices and the words for its choice of them."""
 
     async def story(self, run_id: str) -> list[StoryEvent]:
         """The events of one run, in order, with their wall times."""

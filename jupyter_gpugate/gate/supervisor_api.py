@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.caps import watched_caps
+from jupyter_gpugate.core.admission.masks import entries
+from jupyter_gpugate.core.admission.readings import unread_of
+from jupyter_gpugate.core.decisions import Check
 from jupyter_gpugate.core.endings import read_stop
+from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.messages import (
     FinishedMessage,
@@ -27,7 +31,7 @@ class StartedHandler(LeaseHandler):
     async def post(self) -> None:
         message = self.read(StartedMessage)
         lease = self.lease(message.run_id, message.fence)
-        if lease is None:
+        if lease is None or self._lacks_device(lease):
             return
         process = ProcessKey(message.pid, message.start_ticks)
         if lease.live is None:
@@ -42,7 +46,23 @@ class StartedHandler(LeaseHandler):
         if lease.live is None or lease.live.process != process:
             self.fail(409, "fence", "another supervisor holds this lease", fence=message.fence)
             return
-        self.reply(message, Go())
+        gate = self.gate
+        mask = entries(gate.state, gate.sample, lease.terms.devices, gate.now())
+        self.reply(message, Go(visible_devices=mask))
+
+    def _lacks_device(self, lease: Lease) -> bool:
+        """Refuse to start a run if one of its devices has gone since the grant.
+
+        Its number may be that of another board by now.  The run queues again.
+        """
+        gate = self.gate
+        for uuid in lease.terms.devices if lease.live is None else ():
+            reading = gate.sample.device(uuid)
+            unread = unread_of(gate.state, gate.sample, reading, uuid, gate.now())
+            if unread is not None and unread.check is Check.MISSING:
+                self.fail(410, "device_missing", explain(gate.state, unread), device=uuid)
+                return True
+        return False
 
 
 class HeartbeatHandler(LeaseHandler):

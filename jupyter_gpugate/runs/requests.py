@@ -103,6 +103,8 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         submitted_wall=spec["submitted"],
         visible=tuple(spec["visible"]) if spec["gpus"] and _is_masked(spec) else None,
         chosen=Chosen(chosen.get("vram_bytes"), chosen.get("ram_bytes")),
+        device=_words(spec.get("device") or ""),
+        model=(spec.get("device_model") or "").strip(),
     )
 
 
@@ -119,6 +121,11 @@ def environment_of(body: Mapping[str, Any]) -> dict[str, str]:
     """The environment of a run: the one that was sent, else this process's, without tokens."""
     given = body.get("environment")
     return {k: v for k, v in (os.environ if given is None else given).items() if not is_token(k)}
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """Return the names in a list with commas, each once."""
+    return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 
 def _is_masked(spec: Mapping[str, Any]) -> bool:

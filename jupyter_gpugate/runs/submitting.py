@@ -168,6 +168,9 @@ class Submissions:
         if body.get("gpus") is None:
             mask = mask_of(environment_of(body))
             body = {**body, **to_json(await self._asked(DefaultsMessage(mask)))}
+            if body.get("device") or body.get("device_model"):
+                # Where there is no such device, that is to be said.
+                body["gpus"] = max(1, body["gpus"])
         spec, environ = spec_of(run_id, body, self._root, digest)
         source = await self._read(spec, environ, body)
         _refuse_unreadable(source)

@@ -73,6 +73,12 @@ class GpuGate(ExtensionApp):
     placement = CaselessStrEnum(["spread", "pack"], "spread", help="How devices are chosen.").tag(
         config=True
     )
+    device_mask = CaselessStrEnum(
+        ["index", "uuid"],
+        "index",
+        help="How CUDA_VISIBLE_DEVICES names a run's devices: by number on machines without MIG "
+        "slices, or always by UUID.",
+    ).tag(config=True)
     grace_s = Float(10, help="Seconds between asking a run to stop and killing it.").tag(
         config=True
     )
@@ -221,6 +227,7 @@ class GpuGate(ExtensionApp):
             max_runs_per_device=self.max_runs_per_device,
             max_queued_per_user=self.max_queued_per_user,
             placement=self.placement,
+            device_mask=self.device_mask,
             usable_vram_bytes={uuid: mb * MB for uuid, mb in self.usable_vram_mb.items()},
         )
         root = getattr(self.serverapp, "root_dir", "") or Path.cwd()

@@ -110,7 +110,7 @@ class Progress:
                 say(f"warning: {warning}")
         if state.get("status") == "ended" and not self._advised:
             self._advised = True
-            for advice in words.beyond_hints(state):
+            for advice in words.advice(state):
                 say(advice)
 
 

@@ -109,7 +109,7 @@ def test_two_devices_take_one_run_each(
     placed.append(server.ended(later)["devices"][0]["uuid"])
     for run, uuid in zip(runs, placed, strict=True):
         server.ended(run)
-        assert server.output(run).split()[-1] == uuid
+        assert server.output(run).split()[-1] == str(stand_in.state().part(uuid).board)
 
 
 @pytest.mark.behaviour(32, 33)

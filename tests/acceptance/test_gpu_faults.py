@@ -25,8 +25,8 @@ def holding(gb: float, release: Path | None = None, seconds: float = 0.0) -> str
     wait = f"while not os.path.exists({str(release)!r}):\n    time.sleep(0.05)\n" if release else ""
     return (
         "import os, runpy, time\n"
-        f"runpy.run_path({str(HOLDER)!r})['hold_gpu'](0, {int(gb * GB)})\n"
-        "print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
+        f"hold_gpu = runpy.run_path({str(HOLDER)!r})['hold_gpu']\n"
+        f"print(hold_gpu(0, {int(gb * GB)}), flush=True)\n"
         f"{wait}time.sleep({seconds})\n"
     )
 

@@ -69,6 +69,26 @@ def test_a_device_without_a_uuid_is_found_by_its_place_in_the_mask(cell: CellRun
     assert ended.of("torch")[-1]["vram_peak"] == {"MIG-x": 5, "GPU-aaaa": 0}
 
 
+def test_a_device_without_a_uuid_is_found_by_its_number_in_the_mask(cell: CellRun) -> None:
+    """The run's environment says which device each number of its mask is."""
+    cell.facts = {"devices": ["GPU-aaaa", "GPU-bbbb"]}
+    cell.environment = {
+        "CUDA_VISIBLE_DEVICES": "3,1",
+        "GPUGATE_DEVICES": json.dumps({"3": "GPU-bbbb", "1": "GPU-aaaa"}),
+        "GPUGATE_CAPS": json.dumps({"GPU-bbbb": 4 * GIB}),
+    }
+    cell.source = """
+        import torch
+        for device in torch.cuda.DEVICES:
+            del device.uuid
+        torch.cuda.reserve(0, 5)
+        fractions = torch.cuda.fractions
+        """
+    ended = cell.run(outputs=["fractions"])
+    assert cell.result("fractions") == {0: 0.5}
+    assert ended.of("torch")[-1]["vram_peak"] == {"GPU-bbbb": 5, "GPU-aaaa": 0}
+
+
 def test_a_cap_above_the_device_is_the_device(cell: CellRun) -> None:
     """A cap that exceeds the device's total limits to the whole device, never beyond."""
     cell.environment = {"GPUGATE_CAPS": json.dumps({"GPU-aaaa": 99 * GIB})}

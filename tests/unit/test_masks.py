@@ -10,13 +10,14 @@ import pytest
 
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.admission.impossible import impossible
-from jupyter_gpugate.core.admission.masks import in_words, mask_of, visible
+from jupyter_gpugate.core.admission.masks import entries, in_words, mask_of, visible
 from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.decisions import Check
 from jupyter_gpugate.core.explaining.snapshot import queued_row
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.core.resources import GB
 from jupyter_gpugate.core.samples import Device
+from jupyter_gpugate.core.state import Traits
 from tests.kit.core_builders import NOW, board, gate, granted_to, reasons, request, sample
 
 CUT = replace(board(2), uuid="GPU-cut", mig_enabled=True)
@@ -178,3 +179,36 @@ def test_numbers_among_boards_that_differ_are_told_with_their_order() -> None:
     assert "order" not in in_words(("GPU-1",), mixed)
     assert "order" not in in_words(("1",), {"GPU-0": board(0), "GPU-1": board(1)})
     assert not in_words(None, mixed)
+
+
+def named(*devices: str, boards: Iterable[Device], late_s: float = 0.0, mask: str = "index") -> str:
+    """The mask of a run that was given these devices."""
+    state = gate(boards=boards, traits=Traits(device_mask=mask))
+    return ",".join(entries(state, sample(boards=boards), devices, NOW + late_s))
+
+
+def test_a_run_is_told_the_numbers_of_its_devices() -> None:
+    """Those of the newest sample: a board that was renumbered since the grant has another one."""
+    boards = [board(0), board(1), board(2)]
+    assert named("GPU-2", "GPU-0", boards=boards) == "2,0"
+    moved = [replace(one, index=n) for n, one in enumerate(boards[1:])]
+    assert named("GPU-2", boards=moved) == "1"
+    assert named(boards=boards) == ""
+
+
+@pytest.mark.parametrize(
+    ("boards", "how"),
+    [
+        ([board(0), board(1)], {"mask": "uuid"}),
+        ([board(0), board(1), CUT, *SLICES], {}),
+        ([board(0), board(1)], {"late_s": 60.0}),
+        ([board(0, bus="02"), board(1, bus="01")], {}),
+    ],
+)
+def test_where_a_number_may_mean_another_device_a_run_is_told_uuids(
+    boards: Any, how: dict[str, Any]
+) -> None:
+    """With slices on the machine, without a current reading, where the driver does not count along
+    the PCI bus, and where the site prefers UUIDs.
+    """
+    assert named("GPU-1", "GPU-0", boards=boards, **how) == "GPU-1,GPU-0"

@@ -34,6 +34,8 @@ BODY: dict[str, Any] = {
     "episodes": 3,
     "workers": MOST_WORKERS,
     "gpus": 0,
+    "device": "0,1",
+    "device_model": "A100",
     "parameters": {"batch": "8"},
     "memory_irrelevant": ["batch"],
     "hints": {"vram_bytes": 1, "ram_bytes": 2},

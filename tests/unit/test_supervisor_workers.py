@@ -32,6 +32,15 @@ def test_a_worker_is_tagged_and_sees_its_devices_only() -> None:
     assert json.loads(found["GPUGATE_CAPS"]) == {"GPU-a": 50, "GPU-b": 150}
 
 
+def test_a_worker_sees_its_devices_by_the_entries_that_the_gate_names() -> None:
+    """Each with its UUID beside it; a gate of an earlier version names none, and UUIDs serve."""
+    told = launch(devices=["GPU-a", "GPU-b"], caps={})
+    found = worker_environment(told, {}, 0, ["3", "1"])
+    assert found["CUDA_VISIBLE_DEVICES"] == "3,1"
+    assert json.loads(found["GPUGATE_DEVICES"]) == {"3": "GPU-a", "1": "GPU-b"}
+    assert worker_environment(told, {}, 0, [])["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+
+
 def test_a_run_without_devices_sees_none() -> None:
     """No device means an empty mask, which is not the same as no mask, and no framework is told."""
     found = worker_environment(launch(), {"CUDA_VISIBLE_DEVICES": "0"}, 0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, Union
 
-from jupyter_gpugate.core.admission.masks import in_words as words_of
+from jupyter_gpugate.core.admission.choices import in_words
 from jupyter_gpugate.core.admission.placement import place
 from jupyter_gpugate.core.admission.room import Room, live_runs, ram_in
 from jupyter_gpugate.core.decisions import TOLD_ORDER, Check, KeptWaiting, Reason
@@ -74,7 +74,7 @@ class Asks(NamedTuple):
     waited_s: float
     parked: bool
     running: int  # of the same owner
-    visible: Optional[frozenset[str]] = None  # the devices it may be placed on; None: all
+    allowed: Optional[frozenset[str]] = None  # the devices it may be placed on; None: all
 
     def on(self, room: Room) -> Ask:
         """Return its charge there: its need if that is known, or a provisional charge."""
@@ -96,8 +96,8 @@ class Asks(NamedTuple):
         return Ask(charge, Basis.WATCH)
 
     def may_use(self, room: Room) -> bool:
-        """Whether its notebook sees this device."""
-        return self.visible is None or room.resource in self.visible
+        """Whether its notebook sees this device, and the run may have it."""
+        return self.allowed is None or room.resource in self.allowed
 
     def is_watched(self, room: Room) -> bool:
         """Return whether its need there is unknown."""
@@ -126,7 +126,8 @@ def check(
         placed = None
         if len(passing) >= wanted:
             charges = {uuid: ask.charge_bytes for uuid, ask in passing.items()}
-            placed = place(rooms, charges, wanted, asks.state.traits.placement)
+            watch = all(ask.basis is Basis.WATCH for ask in passing.values())
+            placed = place(rooms, charges, wanted, asks.state.traits.placement, watch=watch)
         if placed is None:
             device_reason = _nearest(asks, rooms, looks)
         else:
@@ -192,8 +193,8 @@ def _nearest(asks: Asks, rooms: Mapping[str, Room], looks: Mapping[str, Look]) -
     lasts = [sorted(devices)[wanted - 1] for devices in ranks.values() if len(devices) >= wanted]
     told = looks[min(lasts)[3]].reason if lasts else None
     numbers = {"wanted": wanted, "present": max(map(len, ranks.values()), default=0)}
-    mask = words_of(asks.key.visible, asks.state.inventory)
-    return told or Reason(Check.MISSING, None, numbers, who=(mask,) if mask else ())
+    choice = in_words(asks.key.choice, asks.state)
+    return told or Reason(Check.MISSING, None, numbers, who=(choice,) if choice else ())
 
 
 # -- one check each: None where it passes -----------------------------------------------------

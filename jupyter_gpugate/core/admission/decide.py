@@ -14,14 +14,15 @@ from typing import Optional, Union
 
 from jupyter_gpugate.core.admission import caps
 from jupyter_gpugate.core.admission.checks import Admission, Ask, Asks, check
+from jupyter_gpugate.core.admission.choices import allowed
 from jupyter_gpugate.core.admission.heads import Heads
-from jupyter_gpugate.core.admission.masks import Mask, visible
 from jupyter_gpugate.core.admission.room import machine_reason, rooms
 from jupyter_gpugate.core.decisions import Decisions, KeptWaiting
 from jupyter_gpugate.core.learning.needs import needs_of
 from jupyter_gpugate.core.queued import GroupKey, Queued, key_of
 from jupyter_gpugate.core.requests import (
     Basis,
+    Choice,
     Enforcement,
     Grant,
     Request,
@@ -73,7 +74,7 @@ class Walk:
         self._now = now
         self._fence = state.fence
         self._parked: dict[str, bool] = {}
-        self._visible: dict[Mask, Optional[frozenset[str]]] = {}
+        self._allowed: dict[Choice, Optional[frozenset[str]]] = {}
 
     def admit(self) -> Decisions:
         """Admit every request that fits, and set room aside for heads."""
@@ -113,8 +114,8 @@ class Walk:
 
     def asks_of(self, key: GroupKey, run_id: str, *, waited_s: float, parked: bool) -> Asks:
         """A request as the checks see it now."""
-        if key.visible not in self._visible:
-            self._visible[key.visible] = visible(key.visible, self.state.inventory)
+        if key.choice not in self._allowed:
+            self._allowed[key.choice] = allowed(key.choice, self.state)
         return Asks(
             state=self.state,
             run_id=run_id,
@@ -122,7 +123,7 @@ class Walk:
             waited_s=waited_s,
             parked=parked,
             running=self.running.get(key.owner, 0),
-            visible=self._visible[key.visible],
+            allowed=self._allowed[key.choice],
         )
 
     def _is_parked(self, run_side: str) -> bool:
@@ -148,6 +149,7 @@ class Walk:
                     room.take(
                         ask.charge_bytes,
                         request.run_id,
+                        self._fence,
                         exclusive=request.exclusive,
                         watch=ask.basis is Basis.WATCH,
                     )

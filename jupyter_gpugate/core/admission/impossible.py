@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Optional
 
-from jupyter_gpugate.core.admission.masks import in_words, visible
+from jupyter_gpugate.core.admission.choices import allowed, in_words
 from jupyter_gpugate.core.admission.room import GPU_FLOOR_BYTES, ram_floor
+from jupyter_gpugate.core.admission.unusable import unusable_choice
 from jupyter_gpugate.core.estimates import TermNeed
 from jupyter_gpugate.core.learning.needs import needs_of
 from jupyter_gpugate.core.naming import megabytes
@@ -56,14 +57,17 @@ def _numbers(request: Request) -> Optional[Impossible]:
 
 
 def _devices(state: GateState, request: Request) -> Optional[Impossible]:
+    refused = unusable_choice(state, request, frozenset(d.uuid for d in _usable(state)))
+    if refused is not None:
+        return Impossible(*refused)
     most = max(_counts(state, request).values(), default=0)
     if request.gpus <= most:
         return None
     fix = f"{most} at most" if most else "0, or leave it out"
     has = {0: "no GPU", 1: "1 GPU"}.get(most, f"{most} GPUs of one model")
     asked = "1 GPU" if request.gpus == 1 else f"{request.gpus} GPUs"
-    mask = in_words(request.visible, state.inventory)
-    here = f"{mask} to this notebook" if mask and _counts(state) else f"this machine has {has}"
+    left = _left(state, request) if _counts(state) else ""
+    here = left or f"this machine has {has}"
     return Impossible(
         "gpus",
         f"gpus: the run asks for {asked}, but {here}: ask for {fix}",
@@ -81,8 +85,8 @@ def _counts(state: GateState, request: Optional[Request] = None) -> dict[str, in
 
 
 def _usable(state: GateState, request: Optional[Request] = None) -> Iterator[Device]:
-    """Return the gated devices that are visible to the request's notebook."""
-    seen = visible(request.visible, state.inventory) if request else None
+    """Return the gated devices that the request may have."""
+    seen = allowed(request.choice, state) if request else None
     for uuid, device in state.inventory.items():
         if not device.mig_enabled and not device.unified and (seen is None or uuid in seen):
             yield device
@@ -112,8 +116,15 @@ def _memory(state: GateState, sample: Sample, request: Request) -> Optional[Impo
             return None
         if largest is None or limit > largest[0]:
             largest = (limit, need)
-    mask = in_words(request.visible, state.inventory)
-    return _too_much(request, "GPU memory", largest[1], largest[0], mask) if largest else None
+    left = _left(state, request)
+    return _too_much(request, "GPU memory", largest[1], largest[0], left) if largest else None
+
+
+def _left(state: GateState, request: Request) -> str:
+    """Describe the devices that are left to a request; "" where none is closed to it."""
+    words = in_words(request.choice, state)
+    whom = "run" if request.device or request.model else "notebook"
+    return f"{words} to this {whom}" if words else ""
 
 
 def _most_chosen(sample: Sample, device: Device) -> int:
@@ -129,18 +140,18 @@ def _least(need: TermNeed) -> Optional[int]:
 
 
 def _too_much(
-    request: Request, what: str, need: TermNeed, limit: int, mask: str = ""
+    request: Request, what: str, need: TermNeed, limit: int, left: str = ""
 ) -> Impossible:
     least = _least(need) or 0
     numbers = {"need_bytes": least, "limit_bytes": limit}
     has = megabytes(limit)
-    there = f"{mask} to this notebook, with {has} at most" if mask else f"this machine has {has}"
+    there = f"{left}, with {has} at most" if left else f"this machine has {has}"
     if need.basis is Basis.HINT:
         name = f"hints.{_FIELDS[what]}"
         return Impossible(name, f"{name}: needs {megabytes(least)} of {what}, {there}", numbers)
     if need.basis is Basis.CHOSEN:
         name = f"chosen.{_FIELDS[what]}"
-        can = f"{mask} to this notebook, where a run" if mask else "a run on this machine"
+        can = f"{left}, where a run" if left else "a run on this machine"
         chosen = f"{megabytes(least)} of {what} is chosen, but {can} can have {has} at most"
         return Impossible(name, f"{name}: {chosen}: choose less", numbers)
     name = "workers" if request.setting.workers > 1 else "name"

@@ -7,16 +7,21 @@ Numbers count boards in the order of the PCI bus, which is CUDA's order under
 slices means all of them.
 
 ``NVIDIA_VISIBLE_DEVICES`` is not read: the container runtime has applied it already.
+
+A run gets a mask of its own devices: `entries`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Optional
 
+from jupyter_gpugate.core.admission.readings import unread_of
+from jupyter_gpugate.core.decisions import Check
 from jupyter_gpugate.core.naming import name_of
-from jupyter_gpugate.core.samples import Device
+from jupyter_gpugate.core.samples import Device, Sample
+from jupyter_gpugate.core.state import GateState
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 #: The entries of a mask that may name a device; None: there is no mask.
@@ -67,7 +72,7 @@ def in_words(mask: Mask, inventory: Mapping[str, Device]) -> str:
     by_number = any(entry.isdigit() for entry in mask)
     mixed = by_number and len({board.model for board in boards}) > 1
     order = " (numbers in PCI bus order)" if mixed else ""
-    return f"{setting}{order} leaves {_names(left, inventory) or 'no GPU'}"
+    return f"{setting}{order} leaves {names_of(left, inventory) or 'no GPU'}"
 
 
 def _named(entry: str, inventory: Mapping[str, Device]) -> set[str]:
@@ -79,10 +84,45 @@ def _named(entry: str, inventory: Mapping[str, Device]) -> set[str]:
         named = {uuid for uuid in inventory if uuid.lower().startswith(entry.lower())}
         if len(named) > 1:
             return set()
+    return set(slices_of(named, inventory))
+
+
+def slices_of(devices: Iterable[str], inventory: Mapping[str, Device]) -> frozenset[str]:
+    """Return devices with all slices of a board in place of the board."""
+    named = frozenset(devices)
     cut = {uuid for uuid in named if inventory[uuid].mig_enabled}
     return named - cut | {uuid for uuid, device in inventory.items() if device.parent in cut}
 
 
-def _names(uuids: frozenset[str], inventory: Mapping[str, Device]) -> str:
+def names_of(uuids: Iterable[str], inventory: Mapping[str, Device]) -> str:
+    """List devices by name and model."""
     order = sorted(uuids, key=lambda uuid: (inventory[uuid].parent or "", inventory[uuid].index))
     return ", ".join(f"{name_of(inventory, uuid)} ({inventory[uuid].model})" for uuid in order)
+
+
+def entries(
+    state: GateState, sample: Sample, devices: Sequence[str], now: float
+) -> tuple[str, ...]:
+    """Return the entries of a mask that leaves these devices to a run, in their order.
+
+    They are the numbers of the newest sample, which every launcher and server can read; UUIDs
+    where the site prefers them, and where numbers may mean other devices: on a machine with MIG
+    slices, and as long as the driver gives no current answer.
+    """
+    boards = [one.device for one in sample.devices if one.device.parent is None]
+    by_bus = sorted(boards, key=lambda board: board.bus)
+    if (
+        state.traits.device_mask == "uuid"
+        or any(board.mig_enabled for board in boards)
+        or [board.index for board in by_bus] != sorted(board.index for board in boards)
+        or any(_may_be_another(state, sample, uuid, now) for uuid in devices)
+    ):
+        return tuple(devices)
+    number = {board.uuid: str(board.index) for board in boards}
+    return tuple(number.get(uuid, uuid) for uuid in devices)
+
+
+def _may_be_another(state: GateState, sample: Sample, uuid: str, now: float) -> bool:
+    """Whether the number of a device is that of an old reading."""
+    unread = unread_of(state, sample, sample.device(uuid), uuid, now)
+    return unread is not None and unread.check is not Check.UNMEASURED

@@ -2,37 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Optional
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Callable, Optional
 
 from jupyter_gpugate.core.admission.room import Room
+from jupyter_gpugate.core.resources import MB
+
+#: Devices with so little difference in memory are equal: idle ones never agree to the byte.
+ALIKE_BYTES = 256 * MB
+
+Rooms = Mapping[str, Room]
+#: Of devices with the bytes that would be left on them, the best one.
+_Choose = Callable[[Rooms, Mapping[str, int]], str]
 
 
 def place(
-    rooms: Mapping[str, Room],
+    rooms: Rooms,
     charges: Mapping[str, int],
     count: int,
     policy: str,
+    *,
+    watch: bool = False,
 ) -> Optional[tuple[str, ...]]:
-    """``count`` devices of one model out of those in ``charges``, the best first; else None.
+    """``count`` devices of one model out of those in ``charges``, in the driver's order; else None.
 
-    ``spread`` tries the devices with the fewest leases and the least recent use first, then the
-    tightest fit; ``pack`` tries the tightest fit first.
+    ``spread`` takes the devices with the fewest neighbours and the least recent use first, then
+    the tightest fit, and for a ``watch`` run those with the most room; ``pack`` takes the tightest
+    fit first.  Among equals it is the one whose last grant is the oldest.
     """
+    left = {uuid: rooms[uuid].room_bytes - charge for uuid, charge in charges.items()}
+    choose = _tightest if policy == "pack" else _roomiest if watch else _quietest
+    chosen = _of_one_model(rooms, _in_order(rooms, left, choose), count)
+    return chosen and tuple(sorted(chosen, key=lambda uuid: (_index(rooms[uuid]), uuid)))
 
-    def spread(uuid: str) -> tuple[float, ...]:
-        room = rooms[uuid]
-        return (room.leases, room.utilisation, room.room_bytes - charges[uuid], _index(room))
 
-    def pack(uuid: str) -> tuple[float, ...]:
-        room = rooms[uuid]
-        return (room.room_bytes - charges[uuid], -room.leases, _index(room))
+def _in_order(rooms: Rooms, left: dict[str, int], choose: _Choose) -> Iterator[str]:
+    while left:
+        best = choose(rooms, left)
+        del left[best]
+        yield best
 
-    return _of_one_model(rooms, sorted(charges, key=pack if policy == "pack" else spread), count)
+
+def _quietest(rooms: Rooms, left: Mapping[str, int]) -> str:
+    least = min(_company(rooms[uuid]) for uuid in left)
+    quiet = {uuid: size for uuid, size in left.items() if _company(rooms[uuid]) == least}
+    return min(_tight(quiet), key=lambda uuid: _turn(rooms[uuid]))
+
+
+def _roomiest(rooms: Rooms, left: Mapping[str, int]) -> str:
+    most = max(rooms[uuid].room_bytes for uuid in left)
+    large = [uuid for uuid in left if most - rooms[uuid].room_bytes <= ALIKE_BYTES]
+    return min(large, key=lambda uuid: (_company(rooms[uuid]), _turn(rooms[uuid])))
+
+
+def _tightest(rooms: Rooms, left: Mapping[str, int]) -> str:
+    return min(_tight(left), key=lambda uuid: (-rooms[uuid].neighbours, _turn(rooms[uuid])))
+
+
+def _tight(left: Mapping[str, int]) -> list[str]:
+    least = min(left.values())
+    return [uuid for uuid, size in left.items() if size - least <= ALIKE_BYTES]
+
+
+def _company(room: Room) -> tuple[float, ...]:
+    return (room.neighbours, room.utilisation)
+
+
+def _turn(room: Room) -> tuple[int, int, str]:
+    return (room.last_fence, _index(room), room.resource)
 
 
 def bind(
-    rooms: Mapping[str, Room], charges: Mapping[str, int], count: int, *, exclusive: bool = False
+    rooms: Rooms, charges: Mapping[str, int], count: int, *, exclusive: bool = False
 ) -> Optional[tuple[str, ...]]:
     """The devices that a head waits for, of those that could hold it with every run ended.
 
@@ -50,9 +91,7 @@ def bind(
     return _of_one_model(rooms, sorted(able, key=lacking), count)
 
 
-def _of_one_model(
-    rooms: Mapping[str, Room], order: Iterable[str], count: int
-) -> Optional[tuple[str, ...]]:
+def _of_one_model(rooms: Rooms, order: Iterable[str], count: int) -> Optional[tuple[str, ...]]:
     if count == 0:
         return ()
     by_model: dict[str, list[str]] = {}

@@ -49,6 +49,8 @@ class Room:
     locked: Optional[Reason] = None
     unread: Optional[Reason] = None  # no number to go by
     leases: int = 0
+    strangers: int = 0  # other holders of its memory
+    last_fence: int = 0  # of the last grant there; 0: none is recorded
     exclusive: tuple[str, ...] = ()  # runs that have the device for themselves
     unsettled: tuple[str, ...] = ()  # runs that keep the device's one watch slot
     overrun: tuple[str, ...] = ()
@@ -77,8 +79,14 @@ class Room:
         least_floor = GPU_FLOOR_BYTES if self.device else self.floor_bytes
         return self.total_bytes - self.kept_bytes - least_floor
 
-    def take(self, charge: int, run_id: str, *, exclusive: bool, watch: bool) -> None:
+    @property
+    def neighbours(self) -> int:
+        """Everybody that a run would share the device with."""
+        return self.leases + self.strangers
+
+    def take(self, charge: int, run_id: str, fence: int, *, exclusive: bool, watch: bool) -> None:
         """Count a grant of this tick."""
+        self.last_fence = fence
         self.reserved_bytes += charge
         self.room_bytes -= charge
         self.leases += 1
@@ -235,6 +243,8 @@ def _device_room(state: GateState, sample: Sample, now: float, device: Device) -
         locked=Reason(Check.LOCK, uuid, who=(lock.owner,)) if lock else None,
         unread=unread,
         leases=len(here),
+        strangers=state.strangers.get(uuid, 0),
+        last_fence=state.last_fences.get(uuid, 0),
         exclusive=_runs_where(here, lambda lease: lease.terms.exclusive),
         unsettled=_runs_where(leases, lambda lease: holds_watch_slot(state, lease, uuid, now)),
         overrun=_runs_where(leases, lambda lease: is_overrun(lease, uuid)),

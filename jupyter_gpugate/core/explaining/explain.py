@@ -77,7 +77,8 @@ def _missing(state: GateState, reason: Reason) -> str:
     if reason.resource is None:
         n = reason.numbers
         has = f"{_who(reason)}, so it has" if reason.who else "this machine has"
-        return f"asks for {n['wanted']} GPUs of one model, {has} {n['present']}"
+        asked = "1 GPU" if n["wanted"] == 1 else f"{n['wanted']} GPUs of one model"
+        return f"asks for {asked}, {has} {n['present']}"
     words = f" ({_who(reason)})" if reason.who else ""
     return f"{_where(state, reason)} is missing: it was found earlier and is gone{words}"
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Optional, Union
 
 from jupyter_gpugate.core.admission.checks import Admission
+from jupyter_gpugate.core.admission.choices import allowed
 from jupyter_gpugate.core.admission.decide import verdict_on
-from jupyter_gpugate.core.admission.masks import visible
 from jupyter_gpugate.core.admission.room import rooms
 from jupyter_gpugate.core.decisions import KeptWaiting
 from jupyter_gpugate.core.estimates import Estimate
@@ -27,7 +27,7 @@ from jupyter_gpugate.core.state import GateState
 def forecast(state: GateState, sample: Sample, request: Request, now: float) -> Forecast:
     """Return the need of a run, and whether it would start now."""
     verdict = verdict_on(state, sample, request, now)
-    model = model_told(state, _about(verdict), request.visible)
+    model = model_told(state, _about(verdict), request.choice)
     device = models_of(state.inventory).get(model) if request.gpus else None
     _, estimates = needs_of(state.calibration, request, state.inventory, state.driver)
     estimate = estimate_for(estimates, model)
@@ -54,7 +54,7 @@ def _most_workers(
     if request.kind == "program":  # it has one
         return None
     here = rooms(state, sample, now)
-    seen = visible(request.visible, state.inventory)
+    seen = allowed(request.choice, state)
     room = {RAM: here[RAM].room_bytes}
     if device is not None:
         alike = [

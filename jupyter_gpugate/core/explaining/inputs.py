@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Optional
 
 from jupyter_gpugate.core.codec import JsonObject, from_json, to_json
@@ -41,6 +41,8 @@ class Inputs:
     ram: Optional[RamReading]
     devices: tuple[DeviceReading, ...]
     readers: tuple[ReaderHealth, ...]
+    strangers: Mapping[str, int] = field(default_factory=dict)
+    last_fences: Mapping[str, int] = field(default_factory=dict)
 
 
 def inputs_of(state: GateState, sample: Sample, now: float) -> JsonObject:
@@ -63,6 +65,8 @@ def inputs_of(state: GateState, sample: Sample, now: float) -> JsonObject:
         ram=sample.ram,
         devices=sample.devices,
         readers=sample.readers,
+        strangers=state.strangers,
+        last_fences=state.last_fences,
     )
     data: JsonObject = to_json(inputs)
     return data
@@ -101,6 +105,8 @@ def replay(data: Mapping[str, Any]) -> tuple[GateState, Sample, float]:
         utilisation=inputs.utilisation,
         fence=inputs.fence,
         patient_until=inputs.patient_until,
+        strangers=inputs.strangers,
+        last_fences=inputs.last_fences,
     )
     sample = Sample(ram=inputs.ram, devices=inputs.devices, readers=inputs.readers)
     return state, sample, inputs.now

@@ -40,6 +40,7 @@ class DeviceRow(DeviceName):
     floor_bytes: int
     reserved_bytes: int
     leases: int
+    neighbours: int
     driver_reserved_bytes: Optional[int]
     utilisation: Optional[float]
     source: str

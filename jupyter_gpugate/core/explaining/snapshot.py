@@ -78,7 +78,6 @@ def running_row(state: GateState, lease: RunLease, now: float) -> RunningRow:
     """Return the row of one live attempt: its charge, its held memory and its reservation."""
     request, terms, live = lease.request, lease.terms, lease.live
     resources = sorted({*lease.charges, *lease.usage})
-    elsewhere = (u for u in lease.usage if u not in (RAM, *terms.devices) and lease.held(u))
     stopping = live if isinstance(live, Stopping) else None
     return RunningRow(
         run_id=lease.run_id,
@@ -88,7 +87,7 @@ def running_row(state: GateState, lease: RunLease, now: float) -> RunningRow:
         attempt=lease.attempt.number,
         fence=terms.fence,
         devices=tuple(device_name(state, uuid) for uuid in terms.devices),
-        elsewhere=tuple(elsewhere),
+        elsewhere=tuple(uuid for uuid in lease.elsewhere if lease.held(uuid)),
         charges=lease.charges,
         held={r: lease.held(r) for r in resources},
         meters={r: u.meter for r, u in lease.usage.items()},
@@ -194,6 +193,7 @@ def _device_row(state: GateState, sample: Sample, room: Room) -> DeviceRow:
         floor_bytes=room.floor_bytes,
         reserved_bytes=room.reserved_bytes,
         leases=room.leases,
+        neighbours=room.neighbours,
         driver_reserved_bytes=reading.driver_reserved_bytes if reading else None,
         utilisation=reading.utilisation if reading else None,
         source=reading.source if reading else "",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Optional
 
-from jupyter_gpugate.core.admission.masks import Mask, visible
+from jupyter_gpugate.core.admission.choices import allowed
 from jupyter_gpugate.core.decisions import Check, Decisions, Reason
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.explaining.advice import advised
@@ -16,7 +16,7 @@ from jupyter_gpugate.core.explaining.rows import QueuedRow, WaitReason
 from jupyter_gpugate.core.learning.needs import estimate_for, models_of
 from jupyter_gpugate.core.naming import megabytes, resource_words
 from jupyter_gpugate.core.queued import GroupKey, Queued
-from jupyter_gpugate.core.requests import Chosen, Family, Hints, Setting
+from jupyter_gpugate.core.requests import Choice, Chosen, Family, Hints, Setting
 from jupyter_gpugate.core.resources import Holder, HolderKind
 from jupyter_gpugate.core.state import GateState
 
@@ -36,12 +36,12 @@ def reason_rows(state: GateState, decisions: Decisions, queued: Queued) -> tuple
     return WaitingRows(state, decisions, 0.0).reasons(queued)
 
 
-def model_told(state: GateState, devices: Iterable[str], mask: Mask) -> str:
+def model_told(state: GateState, devices: Iterable[str], choice: Choice) -> str:
     """Return the kind of device to estimate for: a requested one, else one that is here.
 
-    A device that is missing, or hidden by the request's mask, gives it no number.
+    A device that is missing, or that the request may not have, gives it no number.
     """
-    inventory, seen = state.inventory, visible(mask, state.inventory)
+    inventory, seen = state.inventory, allowed(choice, state)
     here = state.present if seen is None else state.present & seen
     present = models_of({uuid: device for uuid, device in inventory.items() if uuid in here})
     about = [inventory[uuid].model for uuid in devices if uuid in inventory]
@@ -105,7 +105,7 @@ class WaitingRows:
     def _estimate(self, queued: Queued) -> Estimate:
         request = queued.request
         waits_for = [r.resource for r in self._decisions.reasons_of(queued.key) if r.resource]
-        model = model_told(self._state, waits_for, request.visible)
+        model = model_told(self._state, waits_for, request.choice)
         like = (request.family, request.setting, request.hints, request.chosen, model)
         if like not in self._estimates:
             self._estimates[like] = estimate_for(queued.estimates, model)

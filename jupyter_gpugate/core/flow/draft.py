@@ -53,6 +53,7 @@ class Draft:
         self.expiries = Table(state.expiries)
         self.inventory = Table(state.inventory)
         self.device_overhead = Table(state.device_overhead)
+        self.last_fences = Table(state.last_fences)
         self.calibration = state.calibration
         self.draining = state.draining
         self.driver = state.driver
@@ -77,6 +78,7 @@ class Draft:
             expiries=self.expiries.rows,
             inventory=self.inventory.rows,
             device_overhead=self.device_overhead.rows,
+            last_fences=self.last_fences.rows,
             calibration=self.calibration,
             draining=self.draining,
             driver=self.driver,

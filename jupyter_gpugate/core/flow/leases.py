@@ -52,6 +52,7 @@ def _granted(draft: Draft, event: ev.Granted) -> None:
     if queued is None:
         return
     draft.fence = max(draft.fence, grant.fence)
+    draft.last_fences.own().update(dict.fromkeys(grant.devices, grant.fence))
     for key in [key for key in draft.lingering.rows if key[0] == grant.run_id]:
         # Memory that the previous attempt left behind must not count as this one's.
         del draft.lingering.own()[key]

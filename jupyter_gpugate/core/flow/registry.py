@@ -20,6 +20,7 @@ def _device_seen(draft: Draft, event: ev.DeviceSeen) -> None:
 
 
 def _device_forgotten(draft: Draft, event: ev.DeviceForgotten) -> None:
+    draft.last_fences.own().pop(event.uuid, None)
     if draft.inventory.own().pop(event.uuid, None) is not None:
         draft.renew_needs(lambda request: request.gpus > 0)
 

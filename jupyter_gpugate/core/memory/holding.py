@@ -14,6 +14,7 @@ from jupyter_gpugate.core.leases import RunLease
 from jupyter_gpugate.core.memory import elsewhere, lingering, unmovable
 from jupyter_gpugate.core.memory.attribution import attribute
 from jupyter_gpugate.core.memory.growth import can_be_told, grown
+from jupyter_gpugate.core.memory.neighbours import strangers
 from jupyter_gpugate.core.memory.settling import settling_events
 from jupyter_gpugate.core.memory.usage import UsageInSample, taken_at_of
 from jupyter_gpugate.core.resources import (
@@ -57,6 +58,7 @@ def apply_sample(
         present=frozenset(reading.device.uuid for reading in sample.devices),
         free_seen=free,
         utilisation=_utilisation(state, sample),
+        strangers=strangers(attribution, state.leases, sample),
     )
     state = elsewhere.follow(state, sample)
     return state, tuple(_consequences(state, sample, now))

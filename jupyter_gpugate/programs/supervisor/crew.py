@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .attempt import Attempt
@@ -39,11 +39,12 @@ class Crew:
         self._supervisor = supervisor
         self._umask = umask if self._launch["umask"] is None else self._launch["umask"]
 
-    def start(self, cgroup: str | None) -> Iterator[Worker]:
+    def start(self, cgroup: str | None, visible_devices: Sequence[str] = ()) -> Iterator[Worker]:
         """Start the workers one by one; raises OSError, ValueError or SubprocessError."""
         base = self._attempt.environment()
         for index in range(self._launch["workers"]):
-            worker = self._start(worker_environment(self._launch, base, index), cgroup)
+            own = worker_environment(self._launch, base, index, visible_devices)
+            worker = self._start(own, cgroup)
             self.workers.append(worker)
             yield worker
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 import resource
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 
-def worker_environment(launch: dict[str, Any], base: dict[str, str], worker: int) -> dict[str, str]:
-    """Return a worker's environment: the run's own, tags, its devices, its share of the cap."""
+def worker_environment(
+    launch: dict[str, Any], base: dict[str, str], worker: int, visible_devices: Sequence[str] = ()
+) -> dict[str, str]:
+    """Return a worker's environment: the run's own, tags, its devices, its share of the cap.
+
+    ``visible_devices`` are the entries of its device mask; without them, UUIDs are used.
+    """
     devices, workers = launch["devices"], launch["workers"]
+    mask = list(visible_devices if len(visible_devices) == len(devices) else devices)
     caps = {uuid: cap // workers for uuid, cap in launch["caps"].items()}
     own = {"PYTHONUNBUFFERED": "1"}
     if devices or not launch.get("keeps_mask"):
-        own["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(mask)
         own["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if devices and caps:
         own.update(framework_settings(launch, base, caps))
@@ -26,6 +33,7 @@ def worker_environment(launch: dict[str, Any], base: dict[str, str], worker: int
         "GPUGATE_WORKER": str(worker),
         "GPUGATE_WORKERS": str(workers),
         "GPUGATE_CAPS": json.dumps(caps),
+        "GPUGATE_DEVICES": json.dumps(dict(zip(mask, devices))),  # UUIDs by entry of the mask
         # A run that submits another one has it see what this one's notebook sees.
         "GPUGATE_REPLACED": json.dumps({k: [value, base.get(k)] for k, value in own.items()}),
     }

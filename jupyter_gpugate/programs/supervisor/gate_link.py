@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from .records import CHUNK, as_json
 
 OK, CONFLICT = 200, 409
+GONE = 410  # a device has disappeared since the grant; the body says which
 
 
 class Answer(NamedTuple):
@@ -49,7 +50,7 @@ def post(path: str, message: str, body: dict[str, Any]) -> Answer:
             answer += chunk
     status_line, _, rest = answer.partition(b"\r\n")
     status = int(status_line.split()[1]) if status_line.startswith(b"HTTP/") else 0
-    data = json.loads(rest.partition(b"\r\n\r\n")[2]) if status == OK else {}
+    data = json.loads(rest.partition(b"\r\n\r\n")[2]) if status in (OK, GONE) else {}
     return Answer(message, status, data if isinstance(data, dict) else {})
 
 

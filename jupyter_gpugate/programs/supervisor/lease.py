@@ -30,6 +30,8 @@ class Lease:
         self._stop = stop
         self._beat_at = 0.0
         self.caps: dict[str, int] = {}  # of the whole run by device, as last heard of
+        #: The entries of the device mask; a gate of an earlier version names none.
+        self.visible_devices: list[str] = []
         path, others = attempt.launch["socket"], attempt.launch.get("sockets", [])[1:]
         self._link = GateLink(path, inbox.wake, others)
 
@@ -49,6 +51,7 @@ class Lease:
             if answer is not None and answer.status != 0:
                 give_up_at = now + HOLD_FENCE_S
                 if answer.status == OK and answer.body.get("verdict") == "go":
+                    self.visible_devices = answer.body.get("visible_devices") or []
                     return None
                 if answer.status < REFUSED_BELOW:
                     return self._refused(answer)
@@ -60,7 +63,8 @@ class Lease:
 
     def _refused(self, answer: Answer) -> dict[str, Any]:
         self._stop.is_fenced = answer.status in (OK, CONFLICT)
-        reason = "fenced" if self._stop.is_fenced else f"refused with {answer.status}"
+        refused = str(answer.body.get("message") or f"refused with {answer.status}")
+        reason = "fenced" if self._stop.is_fenced else refused
         return {"outcome": "not_started", "reason": reason}
 
     def take_answer(self, now: float) -> None:

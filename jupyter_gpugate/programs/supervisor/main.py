@@ -117,7 +117,7 @@ class Supervisor:
         self.started_at, self.wall_started = awake_time(), time.time()
         self.watch.cgroup = make_cgroup(f"gpugate-{self.launch['run_id']}-{self.launch['attempt']}")
         try:
-            for worker in self.crew.start(self.watch.cgroup):
+            for worker in self.crew.start(self.watch.cgroup, self.lease.visible_devices):
                 self.transcript.listen(worker)
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             self._stop({"outcome": "failed", "reason": f"cannot start: {error}"})

@@ -30,6 +30,8 @@ class Attempt:
         self.workers = int(self.launch["workers"])
         self.caps = _caps(os.environ.get("GPUGATE_CAPS", ""))
         self._caps_from: Optional[tuple[int, int]] = None  # the file that they were last read from
+        #: UUIDs by entry of the device mask.
+        self.devices: dict[str, str] = json.loads(os.environ.get("GPUGATE_DEVICES") or "{}")
 
     def source(self) -> str:
         with tokenize.open(self.cell) as file:  # honours a coding line, as Python itself does

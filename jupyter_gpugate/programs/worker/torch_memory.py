@@ -58,8 +58,9 @@ def device_uuid(cuda: Any, index: int, attempt: Attempt) -> str:
     if name in attempt.launch["devices"]:
         return name
     mask = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    place = mask[index].strip() if index < len(mask) else ""
-    return place if place in attempt.launch["devices"] else name
+    entry = mask[index].strip() if index < len(mask) else ""
+    found = attempt.devices.get(entry, entry)
+    return found if found in attempt.launch["devices"] else name
 
 
 def report_torch_memory(attempt: Attempt, events: Events) -> None:

@@ -17,7 +17,7 @@ async def attempt_rows(gate: Gate, record: Record) -> list[AttemptRow]:
     story: Sequence[StoryEvent] = ()
     with suppress(Unrecorded):  # the records on the disk do without
         story = await gate.story(record.run_id)
-    live = (await gate.run(record.run_id, (), None)).running
+    live = (await gate.run(record.request, ())).running
     rows = []
     for found in await reading.attempts_of(record):
         newest = found.number == record.attempt

@@ -42,8 +42,7 @@ ELSEWHERE = [field.name for field in fields(ElsewhereRow)]
 async def run_answer(gate: Gate, records: Records, run_id: str) -> RunAnswer:
     """Return a run: its record, and its state at the gate while it is unfinished."""
     record = records.known(run_id)
-    devices = tuple(record.summary.get("devices") or ())
-    view = await gate.run(run_id, devices, record.request.visible)
+    view = await _view(gate, record)
     if record.status == ENDED:
         return _recorded(record, view, str(record.summary.get("output_tail", "")))
     answer = _recorded(record, view, output_tail(record))
@@ -69,10 +68,21 @@ def with_values(forecast: Forecast, parameters: Mapping[str, str]) -> Forecast:
     return replace(forecast, terms=Estimate(forecast.terms).with_values(parameters).terms)
 
 
+async def _view(gate: Gate, record: Record) -> RunView:
+    """Return a run's view, of an ended run as well with the devices that it was not given."""
+    given = tuple(record.summary.get("devices") or ())
+    peaks = record.summary.get("peaks") or {}
+    elsewhere = [uuid for uuid, peak in peaks.items() if peak and uuid not in (RAM, *given)]
+    view = await gate.run(record.request, (*given, *elsewhere))
+    names = view.devices
+    return replace(
+        view, devices=names[: len(given)], elsewhere=view.elsewhere or names[len(given) :]
+    )
+
+
 def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:
     summary = record.summary
-    reason = summary.get("reason", "")
-    outcome = summary.get("outcome") or {}
+    reason, outcome = summary.get("reason", ""), summary.get("outcome") or {}
     end = outcome.get("end") or {}
     return RunAnswer(
         run_id=record.run_id,
@@ -101,7 +111,8 @@ def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:
         directory=str(record.path),
         output_tail=output_tail,
         error=summary.get("error"),
-        warnings=_warnings(record),
+        warnings=_warnings(record, view),
+        advice=view.advice,
         peaks=summary.get("peaks") or {},
         kill=outcome.get("kill"),
         position=None,
@@ -158,10 +169,21 @@ def _active(answer: RunAnswer, view: RunView) -> RunAnswer:
     )
 
 
-def _warnings(record: Record) -> list[Any]:
+def _warnings(record: Record, view: RunView) -> list[Any]:
     summary = record.summary
     written = (*(summary.get("warnings") or ()), *(summary.get("grown") or ()))
-    return [*_unheeded(record), *written, *_elsewhere(summary)]
+    return [*_unheeded(record), *written, *_elsewhere(summary), *_astray(summary, view)]
+
+
+def _astray(summary: Mapping[str, Any], view: RunView) -> Iterator[str]:
+    """Say on which devices it has used memory without having been given them."""
+    peaks = view.running.peaks if view.running else summary.get("peaks") or {}
+    for device in view.elsewhere:
+        yield (
+            f"it held {megabytes(peaks.get(device.uuid, 0))} of {device.name} ({device.model}), "
+            "which it was not given: its memory there is charged to it, and no program should "
+            "replace CUDA_VISIBLE_DEVICES"
+        )
 
 
 def _unheeded(record: Record) -> Iterator[str]:

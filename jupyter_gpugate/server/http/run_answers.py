@@ -78,6 +78,9 @@ class RunAnswer:
     output_tail: str
     error: Stored | None
     warnings: Sequence[Any]  # as the run's program has written them
+    advice: Sequence[str] = field(
+        metadata={"description": "What its author could change, such as an option, and why."}
+    )
     peaks: ByResource
     kill: Stored | None
     position: int | None
@@ -87,7 +90,7 @@ class RunAnswer:
     cancel_requested: bool
     detached: bool
     visible: str = field(
-        metadata={"description": "The device mask of its notebook and what it leaves; else empty."}
+        metadata={"description": "What restricts its devices and what is left; else empty."}
     )
     machine: str | None = field(
         metadata={"description": "The other machine to which it belongs, if any."}

@@ -81,6 +81,9 @@ class _SourceOrArgv(Body):
 #: A type, an annotated type or a union, which have no common type.
 FieldType = Any
 
+#: Numbers and UUIDs, separated by commas.
+DeviceNames = Annotated[Text, Field(min_length=1, max_length=1024)]
+DeviceModel = Annotated[Text, Field(min_length=1, max_length=128)]
 #: The types of those fields of a run that are more than a number, a switch or a choice.
 TYPES: dict[str, FieldType] = {
     "name": Name,
@@ -89,6 +92,8 @@ TYPES: dict[str, FieldType] = {
     "interpreter": SystemText | None,
     "flags": list[Text],
     "cwd": SystemText | None,
+    "device": DeviceNames | None,
+    "device_model": DeviceModel | None,
     "path": list[SystemText] | None,
     "environment": dict[Variable, SystemText] | None,
     "limits": dict[LimitName, SoftAndHard],
