@@ -77,7 +77,7 @@ def _is_folder(path: str) -> bool:
 def request_of(spec: Mapping[str, Any], owner: str) -> Request:
     """Return a run's request to the gate: names, hashes and numbers."""
     hints, chosen = spec.get("hints") or {}, spec.get("chosen") or {}
-    kernel = spec.get("kernel")
+    kernel, mask = spec.get("kernel"), spec.get("visible")
     return Request(
         run_id=spec["run_id"],
         family=Family(owner, spec["name"], spec["source_hash"], spec["gpus"]),
@@ -101,7 +101,7 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         kernel=KernelRef(**kernel) if kernel else None,
         detached=bool(spec.get("detach")),
         submitted_wall=spec["submitted"],
-        visible=tuple(spec["visible"]) if spec["gpus"] and _is_masked(spec) else None,
+        visible=None if mask is None or not spec["gpus"] else tuple(mask),
         chosen=Chosen(chosen.get("vram_bytes"), chosen.get("ram_bytes")),
         device=_words(spec.get("device") or ""),
         model=(spec.get("device_model") or "").strip(),
@@ -126,7 +126,3 @@ def environment_of(body: Mapping[str, Any]) -> dict[str, str]:
 def _words(text: str) -> tuple[str, ...]:
     """Return the names in a list with commas, each once."""
     return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
-
-
-def _is_masked(spec: Mapping[str, Any]) -> bool:
-    return spec.get("visible") is not None

@@ -150,7 +150,8 @@ class Submissions:
             await self._asked(RequestMessage(request))
         except GateAwayRefused:
             # It may have received the request all the same.
-            self._tasks.spawn(self._withdraw(run_id))
+            withdraw = WithdrawMessage(run_id, reason="its submit was refused")
+            self._tasks.spawn(self._gate.tell(withdraw))
             await asyncio.to_thread(remove_run, path)
             raise
         except BaseException:
@@ -207,9 +208,6 @@ class Submissions:
                 retry_after=error.retry_after,
                 **error.refusal.detail,
             ) from None
-
-    async def _withdraw(self, run_id: str) -> None:
-        await self._gate.tell(WithdrawMessage(run_id, reason="its submit was refused"))
 
 
 class GateAwayRefused(Refused):
