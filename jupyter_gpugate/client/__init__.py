@@ -1,4 +1,5 @@
-"""Runs in notebook kernels and terminals; may import core.run_spec, places, proc, programs.worker.
+"""Runs in notebook kernels and terminals; may import core.ready_url, core.run_spec, places,
+proc, programs.worker.
 
 The way to the gate for notebooks, terminals and scripts.
 """

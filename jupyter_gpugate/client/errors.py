@@ -20,6 +20,7 @@ _CLEAR_WITHOUT_FIELD: Final = (
     "interpreter",
     "kernel.boot_id",
     "name",
+    "outputs",
     "resource",
     "source",
     "workers",

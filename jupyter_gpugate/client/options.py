@@ -12,6 +12,7 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from jupyter_gpugate.core.ready_url import EXAMPLE, problem_of
 from jupyter_gpugate.core.run_spec import FIELD, LOCK_S, LONGEST_LOCK_S, MOST_WORKERS, NAME
 
 _NAME: Final = re.compile(NAME)
@@ -76,6 +77,14 @@ def count(text: str) -> int:
     if not text.isdecimal():
         raise ArgumentTypeError(f"`{text}` must be a whole number from 0 on")
     return int(text)
+
+
+def ready_url(text: str) -> str:
+    """Return the URL of a service on this machine."""
+    problem = problem_of(text)
+    if problem:
+        raise ArgumentTypeError(f"`{text}` {problem}")
+    return text
 
 
 def parameter(text: str) -> tuple[str, str]:
@@ -199,6 +208,14 @@ RUN_OPTIONS: Final = (
     _of("class", "--class", help=SUPPRESS),
     # Recorded, like the class: help offers neither before it has an effect.
     _of("evictable", "--evictable", help=SUPPRESS),
+    _of("service", "--service", help="the run ends by being stopped, as a server does"),
+    _of(
+        "ready_url",
+        "--ready",
+        type=ready_url,
+        metavar="URL",
+        help=f"the service is ready when this answers: {EXAMPLE}",
+    ),
     _of("exclusive", "--exclusive", help="no other run of yours on its GPUs"),
     _of(
         "max_wait_s",

@@ -31,6 +31,9 @@ class SubmissionError(ValueError):
 
 def cell(options: Namespace, source: str) -> Body:
     """Describe a cell; the lines of ``source`` are the cell's own."""
+    if options.service and (options.output or options.episodes != 1):
+        option = "--output" if options.output else "--episodes"
+        raise SubmissionError(f"a service ends by being stopped: it cannot have {option}")
     return {
         **_of_any_run(options),
         "source": source,
@@ -83,6 +86,8 @@ def flat(lists: Sequence[Sequence[str]]) -> list[str]:
 def _of_any_run(options: Namespace) -> Body:
     if options.gpus == 0 and options.vram is not None:
         raise SubmissionError("--vram chooses GPU memory, but --gpus 0 asks for no GPU: omit one")
+    if options.ready_url and not options.service:
+        raise SubmissionError("--ready says when a service is ready: add --service")
     body = {
         "name": options.name,
         **_values(options, RUN_OPTIONS),
@@ -103,7 +108,9 @@ def _of_any_run(options: Namespace) -> Body:
 
 def _values(options: Namespace, table: Sequence[Option]) -> Body:
     """Return the fields of a body whose values are those of options."""
-    return {option.field: getattr(options, option.field) for option in table if option.field}
+    values = {option.field: getattr(options, option.field) for option in table if option.field}
+    # A gate of an older version does not know it.
+    return {name: value for name, value in values.items() if value or name != "service"}
 
 
 def _without_gaps(body: Mapping[str, Any]) -> Body:

@@ -154,12 +154,15 @@ def until_end(
     patience: Patience,
     show: Show,
     look: Callable[[State], object] = lambda _state: None,
+    *,
+    goes_on: Callable[[State], bool] = lambda _state: False,
 ) -> tuple[State, Verdict]:
     """Wait for the run's end, or until interrupts or a detach end the wait.
 
     ``show`` gets the state and a note whenever either changed, ``look`` the state again and again
-    in between, for changes that the gate does not report.  Returns the last state and the
-    verdict under which the wait ended; LEAVE means that the run goes on.
+    in between, for changes that the gate does not report.  ``goes_on`` says of an unfinished run
+    that nobody needs to wait for it any longer.  Returns the last state and the verdict under which
+    the wait ended; LEAVE means that the run goes on.
     """
     state: State = {"run_id": follower.run_id}
     shown = ""
@@ -178,6 +181,8 @@ def until_end(
             shown = note
         elif not ended:
             look(state)
+        if verdict is Verdict.WAIT and not ended and goes_on(state):
+            verdict = Verdict.LEAVE
         if ended or verdict is Verdict.ENOUGH:
             return state, verdict
         if verdict is Verdict.LEAVE and (state.get("detached") or follower.leave()):

@@ -19,6 +19,7 @@ class Check(str, Enum):
     LOCK = "lock"
     DRAIN = "drain"
     EXCLUSIVE = "exclusive"
+    LOADING = "loading"  # a service there is not ready yet
     LIMITS = "limits"
     MISSING = "missing"  # a device that was there is gone
     STALE = "stale"  # no fresh reading
@@ -52,8 +53,8 @@ class KeptWaiting:
 
     reasons: tuple[Reason, ...]
 
-    def only(self, check: Check) -> bool:
-        return all(reason.check is check for reason in self.reasons)
+    def only(self, *checks: Check) -> bool:
+        return all(reason.check in checks for reason in self.reasons)
 
 
 @dataclass(frozen=True)

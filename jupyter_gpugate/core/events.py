@@ -92,6 +92,17 @@ class Beat:
     phase: Phase = Phase.RUNNING
     stop: Optional[Stop] = None
     survivors: tuple[int, ...] = ()  # pids that SIGKILL has not ended yet
+    ready: bool = False  # of a service: its URL has answered
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A service is ready: its URL answers, or its peak stands still."""
+
+    kind: ClassVar[str] = "ready"
+    at: float
+    run_id: str
+    fence: int
 
 
 @dataclass(frozen=True)
@@ -264,6 +275,7 @@ Event = Union[
     Declined,
     Started,
     Beat,
+    Ready,
     Measured,
     Recharged,
     Recapped,

@@ -28,6 +28,8 @@ class Usage:
     first_used_at: Optional[float] = None
     episode_at_first_use: int = 0
     peak_moved_at: float = 0.0
+    plateau_bytes: int = 0  # the last peak that rose noticeably above the one before
+    plateau_at: float = 0.0
     episode_at_peak: int = 0  # episodes that had ended when the peak last moved
     settled: bool = False
     overrun_at: Optional[float] = None
@@ -50,6 +52,7 @@ class Terms:
     enforcement: Enforcement
     granted_at: float
     exclusive: bool = False
+    service: bool = False
     cgroup: str = ""  # in which its holder lives; "": in the gate's
 
 
@@ -67,6 +70,7 @@ class Reported:
     episode: int = 0
     episode_at: Optional[float] = None
     longest_episode_s: float = 0.0
+    ready: bool = False  # of a service: its URL has answered
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class Live:
     started_at: float
     reported: Reported
     measured: Measured
+    ready_at: Optional[float]  # of a service; None: it loads
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,11 @@ class Lease:
         if isinstance(self.stage, Live):
             return Phase.RUNNING if self.stage.reported.is_running else Phase.STARTING
         return Phase.GRANTED
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether it is a service that is not ready yet."""
+        return self.terms.service and (self.live is None or self.live.ready_at is None)
 
     @property
     def usage(self) -> Mapping[str, Usage]:

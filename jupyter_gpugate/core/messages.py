@@ -107,6 +107,7 @@ class Verdict:
     next_in: float = HEARTBEAT_S
     stop: Optional[Stop] = None
     caps: Mapping[str, int] = field(default_factory=dict)  # device -> bytes, where caps may change
+    ready: bool = False  # the gate regards the service as ready
 
     @classmethod
     def to_stop(cls, stop: Stop) -> Verdict:
@@ -243,6 +244,7 @@ class HeartbeatMessage(Message[Verdict]):
     episode: int = 0
     phase: Phase = Phase.RUNNING
     stop_reason: str = ""
+    ready: bool = False  # of a service: its URL has answered
 
 
 @dataclass(frozen=True)

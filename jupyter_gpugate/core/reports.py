@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, Optional
+from typing import Final, Literal, Optional
 
 #: The status of a run, and the names of `RunEnd`, as they are in JSON.
 Status = Literal["queued", "active", "ended"]
 EndName = Literal["completed", "failed", "cancelled", "expired", "rejected", "oom", "lost"]
+
+
+#: The reason of a service that was ready and was stopped: it has completed.
+STOPPED: Final = "stopped"
 
 
 class Phase(str, Enum):
@@ -95,3 +99,4 @@ class EndReport:
     duration_s: Optional[float] = None
     oom_resource: Optional[str] = None  # "vram", "ram" or "shm" when the evidence says so
     oom_evidence: str = ""  # "own_cap", "device_full", "host_oom_killer", "shm_full"
+    ready: Optional[bool] = None  # of a service: whether it had become ready

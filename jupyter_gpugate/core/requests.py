@@ -117,6 +117,8 @@ class Request:
     chosen: Chosen = Chosen()
     device: tuple[str, ...] = ()  # numbers and UUIDs of which it is to get some; empty: any
     model: str = ""  # a part of the model's name, in whatever case
+    service: bool = False  # it ends by being stopped
+    by_url: bool = False  # a service that is ready when its URL answers
 
     @property
     def owner(self) -> str:

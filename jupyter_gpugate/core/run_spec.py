@@ -61,6 +61,8 @@ FIELDS: Final = (
     Field("class", "normal", str, choices=("urgent", "high", "normal", "batch")),
     Field("evictable", default=False, kind=bool),
     Field("exclusive", default=False, kind=bool),
+    Field("service", default=False, kind=bool, in_launch=True),
+    Field("ready_url", None, in_launch=True),
     Field("max_wait_s", None, float, 0, LONGEST_TIME_S),
     Field("time_limit_s", None, float, 0, LONGEST_TIME_S, in_launch=True),
     Field("detach", default=False, kind=bool),

@@ -27,6 +27,7 @@ class Traits:
     settle_early_s: float = 10.0  # after several whole episodes
     settle_unmoved_s: float = 600.0  # without episodes
     settle_ram_unmoved_s: float = 120.0  # without episodes, of RAM
+    ready_unmoved_s: float = 60.0  # of a service without a URL
     linger_s: float = 30.0
     stale_after_s: float = 3.0
     absent_after_s: float = 30.0

@@ -202,6 +202,7 @@ def _queued_rows(run: Json) -> Iterator[Row]:
 def _active_rows(run: Json) -> Iterator[Row]:
     devices = run.get("devices") or ()
     if run.get("phase") != "ending":  # there is nothing more to be read of it
+        yield from _service_rows(run)
         yield from _episode_rows(run)
         yield from _memory_rows(run)
     cap = _cap(run)
@@ -215,6 +216,12 @@ def _active_rows(run: Json) -> Iterator[Row]:
     yield from _mask_rows(run)
     if (run.get("attempt") or 1) > 1:
         yield Row("attempt", str(run["attempt"]))
+
+
+def _service_rows(run: Json) -> Iterator[Row]:
+    """Say what the loading of a service means for others."""
+    if run.get("service") and not run.get("ready") and run.get("phase") != "stopping":
+        yield Row("service", "loading: no other run starts on its GPU until it is ready")
 
 
 def _mask_rows(run: Json) -> Iterator[Row]:

@@ -37,7 +37,8 @@ def cancelled(run_id: str, answer: Json) -> str:
         return f"{run_id} is cancelled: it had not started"
     how = f"stopped {words.stopped_by(answer)}"
     left = words.pids(answer.get("survivors") or ())
-    return f"{run_id} is cancelled: {how}" + (f"; still running: {left}" if left else "")
+    done = "stopped" if answer.get("end") == "completed" else "cancelled"
+    return f"{run_id} is {done}: {how}" + (f"; still running: {left}" if left else "")
 
 
 def locked(answer: Json) -> str:

@@ -126,6 +126,8 @@ def standing(run: Json) -> str:
         return ended(run)
     if status in _BEFORE:
         return _BEFORE[str(status)]
+    if run.get("service") and run.get("phase") == "running":
+        return "ready" if run.get("ready") else "loading"
     return _PHASES.get(str(run.get("phase")), str(run.get("phase") or status))
 
 
@@ -133,6 +135,8 @@ def ended(run: Json) -> str:
     """Describe how a run ended, with the recorded reason."""
     end = str(run.get("end") or "ended")
     why = str(run.get("exit_reason") or "")
+    if run.get("service") and end == "completed":
+        return "stopped at its time limit" if why == "time_limit" else "stopped"
     words = _ENDS.get(end, end)
     if end == "expired":
         last = str(run.get("exit_detail") or "")

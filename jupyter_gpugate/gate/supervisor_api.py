@@ -104,9 +104,12 @@ class HeartbeatHandler(LeaseHandler):
                 phase=message.phase,
                 stop=stop,
                 survivors=survivors,
+                ready=message.ready,
             )
         )
-        self.reply(message, Verdict(caps={uuid: lease.caps[uuid] for uuid in watched_caps(lease)}))
+        caps = {uuid: lease.caps[uuid] for uuid in watched_caps(lease)}
+        ready = lease.terms.service and not lease.is_loading
+        self.reply(message, Verdict(caps=caps, ready=ready))
 
     def _vetted(self, message: HeartbeatMessage, lease: Lease) -> tuple[ProcessKey, ...]:
         """Return the processes of the named tree that are, or may be, the run's."""

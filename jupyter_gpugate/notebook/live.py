@@ -95,4 +95,4 @@ def _quoted(text: str) -> str:
 def _turn(run: Json, note: str) -> tuple[Any, ...]:
     reasons = run.get("reasons") or [{}]
     kind, until = reasons[0].get("kind"), run.get("output_until")
-    return (run.get("status"), run.get("phase"), kind, until, note)
+    return (run.get("status"), run.get("phase"), run.get("ready"), kind, until, note)

@@ -279,14 +279,18 @@ class _Wait:
                 self._card.show(replay.on_card(state), shown.get("note", ""))
 
         try:
-            return until_end(follower, self.interrupts, self._patience, show, look)
+            waits = (follower, self.interrupts, self._patience, show, look)
+            return until_end(*waits, goes_on=is_ready)
         finally:
             follower.close()
             replay.close()
 
     def finish(self, run: Run, state: State, verdict: Verdict) -> None:
-        """Load the outputs of a completed run; raise the exception of any other end."""
+        """Load the outputs of a completed run; raise for any other end than a ready service's."""
         again = f'jupyter_gpugate.get("{run.run_id}")'
+        if is_ready(state) and not self.interrupts.count:
+            self._card.show(state, f"the service is ready and goes on; {again} returns a handle")
+            return
         if state.get("status") != "ended" and verdict is Verdict.LEAVE:
             message = f"the run goes on without this cell; {again} follows it"
             self._card.show(state, message)
@@ -302,6 +306,11 @@ class _Wait:
             raise RunDetached(message, state) from None
         if self.interrupts.count:
             raise RunDetached(f"the run completed before the interrupt; {again} has it", state)
+
+
+def is_ready(state: State) -> bool:
+    """Return whether this is a service that is ready: its cell need not wait for its end."""
+    return state.get("status") == "active" and state.get("ready") is True
 
 
 def is_interactive(shell: Any) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jupyter_gpugate.core.reports import EndName, RunEnd
+from jupyter_gpugate.core.reports import STOPPED, EndName, RunEnd
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.attempts import Attempts
 from jupyter_gpugate.runs.life import ENDED, CancelAsked, Detached, OverTime
@@ -46,7 +46,7 @@ class Orders:
         summary = record.summary
         kill = (summary.get("outcome") or {}).get("kill") or {}
         return Cancelled(
-            cancelled=summary["end"] == RunEnd.CANCELLED.value,
+            cancelled=summary["end"] == RunEnd.CANCELLED.value or summary["reason"] == STOPPED,
             end=summary["end"],
             means=kill.get("means") or means,
             ms=kill.get("ms") or int(1000 * (time.monotonic() - begun)),

@@ -79,8 +79,7 @@ class Programs:
         with suppress(OSError, Torn):
             used = {self.digest, *_used(self._runs)}
             unused = [name for name in _digests(self._place) if name not in used]
-            until = time.time() - ABANDONED_S
-            old = [name for name in unused if (self._place / name).stat().st_mtime < until]
+            old = [name for name in unused if _is_abandoned(self._place / name)]
             left = [remove_at_once(self._place / name) for name in old]
             left += remove_left_behind(self._place, _DIGEST)
             return [problem for problem in left if problem]
@@ -184,3 +183,7 @@ def _used(runs: Path) -> Iterator[str]:
 def _is_closed(folder: Path) -> bool:
     """Whether a folder is there that cannot be listed, because its run has changed its mode."""
     return folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK)
+
+
+def _is_abandoned(copy: Path) -> bool:
+    return time.time() - copy.stat().st_mtime > ABANDONED_S

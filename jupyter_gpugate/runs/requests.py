@@ -67,6 +67,20 @@ def spec_of(
     return spec, environ
 
 
+def refuse_half_a_service(body: Mapping[str, Any]) -> None:
+    """Refuse options that contradict whether the run is a service."""
+    wrong = ""
+    if not body.get("service"):
+        field, wrong = "ready_url", "only a service becomes ready: add service (--service)"
+        wrong = wrong if body.get("ready_url") else ""
+    elif body.get("outputs"):
+        field, wrong = "outputs", "a service ends by being stopped and hands nothing back"
+    elif (body.get("episodes") or 1) != 1:
+        field, wrong = "episodes", "a service has no episodes: leave them out"
+    if wrong:
+        raise Refused(400, "bad_request", f"{field}: {wrong}", field=field)
+
+
 def _is_folder(path: str) -> bool:
     try:
         return Path(path).is_dir()
@@ -77,7 +91,7 @@ def _is_folder(path: str) -> bool:
 def request_of(spec: Mapping[str, Any], owner: str) -> Request:
     """Return a run's request to the gate: names, hashes and numbers."""
     hints, chosen = spec.get("hints") or {}, spec.get("chosen") or {}
-    kernel, mask = spec.get("kernel"), spec.get("visible")
+    kernel = spec.get("kernel")
     return Request(
         run_id=spec["run_id"],
         family=Family(owner, spec["name"], spec["source_hash"], spec["gpus"]),
@@ -101,10 +115,12 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         kernel=KernelRef(**kernel) if kernel else None,
         detached=bool(spec.get("detach")),
         submitted_wall=spec["submitted"],
-        visible=None if mask is None or not spec["gpus"] else tuple(mask),
+        visible=tuple(spec["visible"]) if spec["gpus"] and _is_masked(spec) else None,
         chosen=Chosen(chosen.get("vram_bytes"), chosen.get("ram_bytes")),
         device=_words(spec.get("device") or ""),
         model=(spec.get("device_model") or "").strip(),
+        service=bool(spec.get("service")),
+        by_url=bool(spec.get("ready_url")),
     )
 
 
@@ -126,3 +142,7 @@ def environment_of(body: Mapping[str, Any]) -> dict[str, str]:
 def _words(text: str) -> tuple[str, ...]:
     """Return the names in a list with commas, each once."""
     return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+
+
+def _is_masked(spec: Mapping[str, Any]) -> bool:
+    return spec.get("visible") is not None

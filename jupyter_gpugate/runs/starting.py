@@ -135,8 +135,7 @@ def _begin(
             env=environ,
             start_new_session=True,
         )
-    # It is waited for, so that it does not stay a zombie when it ends.
-    threading.Thread(target=process.wait, name="gpugate-reaper", daemon=True).start()
+    _reap_later(process)
     return ProcessKey(process.pid, start_ticks(process.pid) or 0)
 
 
@@ -148,6 +147,11 @@ def _own_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """
     kept = {name: value for name, value in environ.items() if not is_token(name)}
     return {k: v for k, v in kept.items() if not k.startswith("PYTHON") or k in _PYTHONS_LIBRARY}
+
+
+def _reap_later(process: subprocess.Popen[bytes]) -> None:
+    """Have the child waited for when it ends, so that it does not stay a zombie."""
+    threading.Thread(target=process.wait, name="gpugate-reaper", daemon=True).start()
 
 
 def supervisor_of(record: Record) -> ProcessKey | None:

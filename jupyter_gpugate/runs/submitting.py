@@ -32,7 +32,12 @@ from jupyter_gpugate.runs.programs import Programs
 from jupyter_gpugate.runs.record import Record, Refused, listed_of
 from jupyter_gpugate.runs.removal import remove_run
 from jupyter_gpugate.runs.repeating import is_repetition, repetition_of
-from jupyter_gpugate.runs.requests import environment_of, request_of, spec_of
+from jupyter_gpugate.runs.requests import (
+    environment_of,
+    refuse_half_a_service,
+    request_of,
+    spec_of,
+)
 from jupyter_gpugate.runs.staging import NotStaged
 from jupyter_gpugate.runs.tasks import Tasks
 
@@ -150,8 +155,7 @@ class Submissions:
             await self._asked(RequestMessage(request))
         except GateAwayRefused:
             # It may have received the request all the same.
-            withdraw = WithdrawMessage(run_id, reason="its submit was refused")
-            self._tasks.spawn(self._gate.tell(withdraw))
+            self._tasks.spawn(self._withdraw(run_id))
             await asyncio.to_thread(remove_run, path)
             raise
         except BaseException:
@@ -172,6 +176,7 @@ class Submissions:
             if body.get("device") or body.get("device_model"):
                 # Where there is no such device, that is to be said.
                 body["gpus"] = max(1, body["gpus"])
+        refuse_half_a_service(body)
         spec, environ = spec_of(run_id, body, self._root, digest)
         source = await self._read(spec, environ, body)
         _refuse_unreadable(source)
@@ -208,6 +213,9 @@ class Submissions:
                 retry_after=error.retry_after,
                 **error.refusal.detail,
             ) from None
+
+    async def _withdraw(self, run_id: str) -> None:
+        await self._gate.tell(WithdrawMessage(run_id, reason="its submit was refused"))
 
 
 class GateAwayRefused(Refused):

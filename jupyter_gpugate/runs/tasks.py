@@ -18,7 +18,7 @@ class Tasks:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unbroken: set[asyncio.Future[Any]] = set()
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Let work go on."""
         task = asyncio.create_task(work)
         self._tasks.add(task)

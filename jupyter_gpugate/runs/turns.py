@@ -51,9 +51,8 @@ class Turns:
             raise
 
     def _next(self) -> None:
-        most_each = max(1, self._most - 1)  # one turn is always left to others
         while self._at_work.total() < self._most:
-            whose = next((w for w in self._waiting if self._at_work[w] < most_each), None)
+            whose = next((w for w in self._waiting if self._at_work[w] < self._share), None)
             if whose is None:
                 return
             line = self._waiting.pop(whose)
@@ -63,3 +62,7 @@ class Turns:
             if not turn.done():
                 self._at_work[whose] += 1
                 turn.set_result(None)
+
+    @property
+    def _share(self) -> int:
+        return max(1, self._most - 1)

@@ -96,7 +96,7 @@ class Progress:
         why = f": {words.why(reason)}" if reason else ""
         line = note or f"{state.get('run_id') or ''} {card.title(state)}{why}".lstrip()
         seen = (
-            *(state.get(name) for name in ("status", "position", "phase", "end")),
+            *(state.get(name) for name in ("status", "position", "phase", "ready", "end")),
             *(reason.get(name) for name in ("kind", "resource", "who")),
             note,
         )

@@ -128,7 +128,8 @@ def test_messages_have_the_form_of_the_protocol(make: Make) -> None:
     beat = attempt.gate.wait_for("heartbeat", lambda beat: beat["report"]["ram_held_bytes"])
     attempt.stop("cancelled")
     end = attempt.end()
-    assert to_json(from_json(EndReport, end)) == end
+    # A gate of an older version does not know what only a service reports.
+    assert to_json(from_json(EndReport, end)) == {**end, "ready": None}
     assert to_json(from_json(RunReport, beat["report"])) == beat["report"]
     assert to_json(from_json(Peaks, beat["peaks"])) == beat["peaks"]
     assert from_json(tuple[ProcessKey, ...], beat["tree"])[0].pid == attempt.pid

@@ -57,6 +57,7 @@ class CheckedSimulation(Simulation):
         before = len(self.granted)
         tick = super().step(seconds)
         self._charges_fit_measured_room(tick)
+        self._nothing_starts_beside_a_service_that_loads(tick)
         self._one_live_attempt_each()
         self._every_submit_exists_once()
         self._ends_stand()
@@ -85,6 +86,15 @@ class CheckedSimulation(Simulation):
                 promised[resource] = promised.get(resource, 0) + charge
                 if grant.basis[resource] is not Basis.DECLARED:  # nothing is measured there
                     assert promised[resource] <= free[resource], (grant, promised, free)
+
+    def _nothing_starts_beside_a_service_that_loads(self, tick: Tick) -> None:
+        """Neither beside one that has loaded for a while, nor beside one of the same tick."""
+        loading = [one.terms.devices for one in tick.decided.leases.values() if one.is_loading]
+        closed = {uuid for uuids in loading for uuid in uuids}
+        for grant in tick.decisions.grants:
+            assert closed.isdisjoint(grant.devices), (grant, closed)
+            if tick.decided.queue[grant.run_id].request.service:
+                closed.update(grant.devices)
 
     def _one_live_attempt_each(self) -> None:
         assert not set(self.state.queue) & set(self.state.leases)

@@ -43,6 +43,10 @@ WORDS = [
         "GPU 0 (NVIDIA L4) is in exclusive use: waits for r1, r2",
     ),
     (
+        Reason(Check.LOADING, GPU, who=("r1",)),
+        "a service is loading on GPU 0 (NVIDIA L4): waits until r1 is ready or stopped",
+    ),
+    (
         Reason(Check.LIMITS, GPU, {"running": 8, "limit": 8}),
         "GPU 0 (NVIDIA L4) has 8 of your runs, the maximum is 8",
     ),

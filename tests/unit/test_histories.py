@@ -101,6 +101,7 @@ class History:
             vram=ramp(size, after_s=dice.uniform(0, 20), over_s=dice.uniform(0, 10)),
             episodes=lambda s: int(s // 5),
             outcome=dice.choice(ends),
+            ready_s=dice.uniform(0, 40),
         )
         fields: dict[str, Any] = {
             "source": f"v{dice.randrange(2)}",
@@ -113,6 +114,8 @@ class History:
             "owner": dice.choice(["ada", "bob"]),
             "hints": Hints(vram_bytes=size or None) if dice.random() < 0.2 else Hints(),
             "exclusive": dice.random() < 0.06,
+            "service": dice.random() < 0.15,
+            "by_url": dice.random() < 0.7,
             "max_wait_s": dice.choice([None, None, 50.0]),
         }
         name = f"eval{dice.randrange(6)}"

@@ -99,7 +99,7 @@ def test_an_earmark_counts_against_all_that_come_later() -> None:
 def test_a_grant_counts_against_all_that_come_later() -> None:
     """A grant of this tick lowers the room like a reservation, and takes the watch slot."""
     room = rooms(gate(), sample(), NOW)[GPU]
-    room.take(5 * GB, "new", 9, exclusive=True, watch=True)
+    room.take(5 * GB, request("new", exclusive=True), 9, watch=True)
     assert room.room_bytes == 24 * GB - 256 * MB - 5 * GB
     assert (room.leases, room.exclusive, room.unsettled) == (1, ("new",), ("new",))
 

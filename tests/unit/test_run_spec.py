@@ -45,6 +45,8 @@ BODY: dict[str, Any] = {
     "class": "batch",
     "evictable": True,
     "exclusive": True,
+    "service": True,
+    "ready_url": "http://127.0.0.1:8000/health",
     "max_wait_s": 1.5,
     "time_limit_s": 2.5,
     "detach": True,

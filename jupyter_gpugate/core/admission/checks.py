@@ -26,6 +26,7 @@ _NEARNESS = (
     Check.LOCK,
     Check.EXCLUSIVE,
     Check.LIMITS,
+    Check.LOADING,
     Check.WATCH_SLOT,
     Check.OVERRUN,
     Check.FIT,
@@ -156,6 +157,7 @@ def look(asks: Asks, rooms: Mapping[str, Room]) -> dict[str, Look]:
         closed = (
             room.locked
             or _exclusive(asks, room)
+            or _loading(room)
             or _runs_limit(asks, room)
             or _unread(asks, room)
             or _watch_slot(asks, room)
@@ -215,6 +217,11 @@ def _exclusive(asks: Asks, room: Room) -> Optional[Reason]:
     if room.cleared_for not in (None, asks.run_id):
         return Reason(Check.EXCLUSIVE, room.resource, who=(room.cleared_for or "",))
     return None
+
+
+def _loading(room: Room) -> Optional[Reason]:
+    """A service sizes its caches by the whole device's change: nothing may grow beside it."""
+    return Reason(Check.LOADING, room.resource, who=room.loading) if room.loading else None
 
 
 def _runs_limit(asks: Asks, room: Room) -> Optional[Reason]:

@@ -146,13 +146,8 @@ class Walk:
             # each counts the grant.
             for room in self.rooms.values():
                 if room.resource == resource:
-                    room.take(
-                        ask.charge_bytes,
-                        request.run_id,
-                        self._fence,
-                        exclusive=request.exclusive,
-                        watch=ask.basis is Basis.WATCH,
-                    )
+                    watch = ask.basis is Basis.WATCH
+                    room.take(ask.charge_bytes, request, self._fence, watch=watch)
         return Grant(
             run_id=request.run_id,
             attempt=queued.attempts + 1,

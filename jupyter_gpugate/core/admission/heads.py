@@ -11,14 +11,17 @@ from jupyter_gpugate.core.admission.room import Room, earmark
 from jupyter_gpugate.core.decisions import Check, Earmark, KeptWaiting
 from jupyter_gpugate.core.resources import RAM
 
+#: The reasons to wait that a head may have on its devices.
+_PASSING = (Check.FIT, Check.LOADING)
+
 
 class Heads:
     """The claims of one tick, made in submission order.
 
-    A *head* has waited long, and for room only: its need is set aside on the devices that it is
-    bound to, RAM included.  Each resource has one head, the oldest.  The oldest exclusive run that
-    waits only until others leave, and their memory is free, has its devices kept
-    clear.
+    A *head* has waited long, for room only or until a service has loaded: its need is set aside on
+    the devices that it is bound to, RAM included.  Each resource has one head, the oldest.  The
+    oldest exclusive run that waits only until others leave, and their memory is free, has its
+    devices kept clear.
     """
 
     def __init__(self, rooms: Mapping[str, Room]) -> None:
@@ -31,7 +34,7 @@ class Heads:
     def claim(self, asks: Asks, waiting: KeptWaiting) -> bool:
         """Set room or devices aside for a refused request that is due; return whether it was."""
         old = asks.waited_s >= asks.state.traits.head_after_s
-        head = old and not self._has_heads(waiting) and waiting.only(Check.FIT)
+        head = old and not self._has_heads(waiting) and waiting.only(*_PASSING)
         alone = asks.key.exclusive and not self._cleared and _waits_for_devices(waiting)
         if not head and not alone:
             return False
@@ -68,7 +71,7 @@ class Heads:
         """The devices to wait for: of those that lack nothing but room, or company's leaving."""
 
         def is_able(uuid: str, why: Optional[Check]) -> bool:
-            if why is Check.FIT:
+            if why in _PASSING:
                 return alone or uuid not in self._waited_for
             return why is None or (alone and why is Check.EXCLUSIVE)
 

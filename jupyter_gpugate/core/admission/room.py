@@ -12,6 +12,7 @@ from jupyter_gpugate.core.admission.readings import stale, unread_of
 from jupyter_gpugate.core.decisions import Check, Earmark, Reason
 from jupyter_gpugate.core.leases import Lease
 from jupyter_gpugate.core.memory.settling import holds_watch_slot, is_overrun
+from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.core.resources import GB, MACHINE, MB, RAM
 from jupyter_gpugate.core.samples import (
     CgroupReading,
@@ -52,6 +53,7 @@ class Room:
     strangers: int = 0  # other holders of its memory
     last_fence: int = 0  # of the last grant there; 0: none is recorded
     exclusive: tuple[str, ...] = ()  # runs that have the device for themselves
+    loading: tuple[str, ...] = ()  # services that are not ready yet
     unsettled: tuple[str, ...] = ()  # runs that keep the device's one watch slot
     overrun: tuple[str, ...] = ()
     cleared_for: Optional[str] = None  # the exclusive run that the device is kept clear for
@@ -84,14 +86,17 @@ class Room:
         """Everybody that a run would share the device with."""
         return self.leases + self.strangers
 
-    def take(self, charge: int, run_id: str, fence: int, *, exclusive: bool, watch: bool) -> None:
+    def take(self, charge: int, request: Request, fence: int, *, watch: bool) -> None:
         """Count a grant of this tick."""
         self.last_fence = fence
+        run_id = request.run_id
         self.reserved_bytes += charge
         self.room_bytes -= charge
         self.leases += 1
-        if exclusive:
+        if request.exclusive:
             self.exclusive = (*self.exclusive, run_id)
+        if request.service:
+            self.loading = (*self.loading, run_id)
         if watch:
             self.unsettled = (*self.unsettled, run_id)
 
@@ -246,6 +251,7 @@ def _device_room(state: GateState, sample: Sample, now: float, device: Device) -
         strangers=state.strangers.get(uuid, 0),
         last_fence=state.last_fences.get(uuid, 0),
         exclusive=_runs_where(here, lambda lease: lease.terms.exclusive),
+        loading=_runs_where(here, lambda lease: lease.is_loading),
         unsettled=_runs_where(leases, lambda lease: holds_watch_slot(state, lease, uuid, now)),
         overrun=_runs_where(leases, lambda lease: is_overrun(lease, uuid)),
         utilisation=round(state.utilisation.get(uuid, 0.0), 2),

@@ -66,6 +66,11 @@ def _exclusive(state: GateState, reason: Reason) -> str:
     return f"{_where(state, reason)} is in exclusive use: waits for {_who(reason)}"
 
 
+def _loading(state: GateState, reason: Reason) -> str:
+    where = _where(state, reason)
+    return f"a service is loading on {where}: waits until {_who(reason)} is ready or stopped"
+
+
 def _limits(state: GateState, reason: Reason) -> str:
     limit, running = reason.numbers["limit"], reason.numbers["running"]
     if reason.resource:
@@ -167,6 +172,7 @@ _WORDS: dict[Check, Callable[[GateState, Reason], str]] = {
     Check.LOCK: _lock,
     Check.DRAIN: _drain,
     Check.EXCLUSIVE: _exclusive,
+    Check.LOADING: _loading,
     Check.LIMITS: _limits,
     Check.MISSING: _missing,
     Check.STALE: _stale,

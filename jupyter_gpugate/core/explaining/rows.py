@@ -80,6 +80,8 @@ class RunningRow:
     caps: ByResource
     enforcement: Enforcement
     exclusive: bool
+    service: bool
+    ready: Optional[bool]  # of a service
     pid: Optional[int]
     tree: tuple[ProcessKey, ...]
     overdue: bool

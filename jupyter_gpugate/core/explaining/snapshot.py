@@ -99,6 +99,8 @@ def running_row(state: GateState, lease: RunLease, now: float) -> RunningRow:
         caps=lease.caps,
         enforcement=terms.enforcement,
         exclusive=terms.exclusive,
+        service=terms.service,
+        ready=not lease.is_loading if terms.service else None,
         pid=live.process.pid if live else None,
         tree=live.reported.tree if live else (),
         overdue=live is not None and now - live.reported.at > state.traits.lease_ttl_s,

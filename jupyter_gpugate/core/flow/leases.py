@@ -79,6 +79,7 @@ def _terms(grant: Grant, queued: Queued, at: float) -> Terms:
         enforcement=grant.enforcement,
         granted_at=at,
         exclusive=queued.request.exclusive,
+        service=queued.request.service,
         cgroup=queued.request.cgroup,
     )
 
@@ -158,6 +159,7 @@ def _started(draft: Draft, event: ev.Started) -> None:
         started_at=event.at,
         reported=Reported(at=event.at, tree=(event.process,)),
         measured=Measured(usage, lease.stage.others),
+        ready_at=None,
     )
     draft.keep(replace(lease, stage=live))
 
@@ -176,15 +178,7 @@ def _beat(draft: Draft, event: ev.Beat) -> None:
 
 
 def _stopping(live: Live, stop: Stop, survivors: tuple[int, ...]) -> Stopping:
-    return Stopping(
-        process=live.process,
-        boot_id=live.boot_id,
-        started_at=live.started_at,
-        reported=live.reported,
-        measured=live.measured,
-        stop=stop,
-        survivors=survivors,
-    )
+    return Stopping(**vars(live), stop=stop, survivors=survivors)
 
 
 def _reported(live: Live, event: ev.Beat, workers: int) -> Reported:
@@ -196,6 +190,7 @@ def _reported(live: Live, event: ev.Beat, workers: int) -> Reported:
         is_running=live.reported.is_running or event.phase in (Phase.RUNNING, Phase.STOPPING),
         report=event.report,
         peaks=live.reported.peaks.merged(event.peaks),
+        ready=live.reported.ready or event.ready,
     )
     if event.report.ram_held_bytes is not None:
         age = event.report.ram_age_s
@@ -214,6 +209,13 @@ def _episode_s(live: Live, event: ev.Beat, workers: int) -> float:
     reported = live.reported
     since = reported.episode_at if reported.episode_at is not None else live.started_at
     return (event.at - since) * workers / (event.episode - reported.episode)
+
+
+def _ready(draft: Draft, event: ev.Ready) -> None:
+    lease = draft.lease(event.run_id, event.fence)
+    if lease is None or lease.live is None or not lease.is_loading:
+        return
+    draft.keep(replace(lease, stage=replace(lease.live, ready_at=event.at)))
 
 
 # -- an end -------------------------------------------------------------------------------------
@@ -280,6 +282,7 @@ HANDLERS = handlers(
     on(ev.Declined, _declined),
     on(ev.Started, _started),
     on(ev.Beat, _beat),
+    on(ev.Ready, _ready),
     on(ev.Finished, _finished),
     on(ev.Released, _released),
     on(ev.Restarted, _restarted),

@@ -22,6 +22,8 @@ from jupyter_gpugate.core.state import GateState
 
 #: After a gap this long the gate was stopped or asleep: it measures first and expires nothing.
 GAP_S = 10.0
+#: Events that yield observations.
+_TEACHING = (ev.Finished, ev.Ready)
 
 
 @dataclass(frozen=True)
@@ -146,13 +148,13 @@ def _fold(
     wall: float,
     sample: Optional[Sample] = None,
 ) -> GateState:
-    """Apply events; the observations of an end are taken from the state before it.
+    """Apply events; the observations of an end, or of a service, are taken from the state before.
 
     ``sample`` is a new one, taken after these events.
     """
-    for ends, group in itertools.groupby(new, key=lambda e: isinstance(e, ev.Finished)):
+    for teaches, group in itertools.groupby(new, key=lambda e: isinstance(e, _TEACHING)):
         batch: Sequence[ev.Event] = list(group)
-        if not ends:
+        if not teaches:
             events.extend(batch)
             state = apply(state, batch)
             continue

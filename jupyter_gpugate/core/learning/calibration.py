@@ -115,8 +115,18 @@ def _added(tracks: tuple[Track, ...], observation: Observation) -> tuple[Track, 
             before = track.observations
         else:
             others.append(track)
+    before = tuple(one for one in before if not _supersedes(observation, one))
     track = Track(family, setting, resource, _kept((*before, observation)))
     return (*others[-(TRACKS_PER_NAME - 1) :], track)
+
+
+def _supersedes(later: Observation, earlier: Observation) -> bool:
+    """Return whether an observation is a later one of the same run, as of a service that goes on.
+
+    One that ran out of memory since teaches that in addition.
+    """
+    same = later.run_id == earlier.run_id != "" and earlier.complete
+    return same and (later.complete or later.elsewhere_bytes is not None)
 
 
 def _kept(observations: Sequence[Observation]) -> tuple[Observation, ...]:

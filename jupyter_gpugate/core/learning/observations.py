@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.evidence import Observation
@@ -25,16 +25,18 @@ OWN_CAP = "own_cap"
 def sedimented(
     state: GateState, event: ev.Event, wall: float, sample: Optional[Sample] = None
 ) -> tuple[ev.Sedimented, ...]:
-    """The observations that a `Finished` event yields, given the state before it.
+    """The observations that an end, or a service's `Ready`, yields, given the state before it.
 
     ``sample`` was taken after it: it shows whether memory of others was released with the run.
     """
-    if not isinstance(event, ev.Finished) or event.end.outcome is AttemptOutcome.NOT_STARTED:
+    if not isinstance(event, (ev.Finished, ev.Ready)):
         return ()
     lease = state.leases.get(event.run_id)
     if lease is None or lease.terms.fence != event.fence or lease.live is None:
         return ()
-    end = replace(event.end, peaks=lease.live.reported.peaks.merged(event.end.peaks))
+    end = _so_far(event, lease.live)
+    if end.outcome is AttemptOutcome.NOT_STARTED:
+        return ()
     seen = (_of_ram(lease.live, end, event.at), _of_vram(state, lease, end, event.at))
     lessons = []
     for shown in filter(None, seen):
@@ -44,6 +46,14 @@ def sedimented(
             lesson = replace(lesson, complete=False, elsewhere_bytes=risen)
         lessons.append(ev.Sedimented(event.at, lesson))
     return tuple(lessons)
+
+
+def _so_far(event: Union[ev.Finished, ev.Ready], live: Live) -> EndReport:
+    """Return an attempt's end with all reported peaks; a ready service counts as if it ended."""
+    if isinstance(event, ev.Ready):
+        return EndReport(AttemptOutcome.COMPLETED, peaks=live.reported.peaks, ready=True)
+    ready = live.ready_at is not None or event.end.ready
+    return replace(event.end, peaks=live.reported.peaks.merged(event.end.peaks), ready=ready)
 
 
 def _elsewhere(
@@ -132,7 +142,7 @@ def _observation(
         setting=setting_on(lease.request, device, state.driver if on_gpu else ""),
         resource=shown.resource,
         peak_bytes=shown.peak_bytes,
-        complete=shown.whole and _did_all(lease, end),
+        complete=shown.whole and _did_all(lease, end, shown.resource),
         at=wall,
         outcome=end.outcome,
         charge_bytes=min(charges, default=None),
@@ -140,7 +150,8 @@ def _observation(
         enforcement=terms.enforcement if on_gpu else Enforcement.NONE,
         oom_at_bytes=_ran_out_at(state, lease, end, shown),
         device_total_bytes=device.total_bytes if device is not None else None,
-        duration_s=end.duration_s,
+        # How long a service lasts says nothing about the next one.
+        duration_s=None if lease.request.service else end.duration_s,
         neighbours=lease.live.measured.neighbours if lease.live else 0,
         run_id=lease.run_id,
     )
@@ -168,8 +179,10 @@ def _ran_out_at(state: GateState, lease: RunLease, end: EndReport, shown: _Shown
     return max([shown.peak_bytes, *caps])
 
 
-def _did_all(lease: RunLease, end: EndReport) -> bool:
-    """Completed, and with all its episodes."""
+def _did_all(lease: RunLease, end: EndReport, resource: str) -> bool:
+    """Completed, and with all its episodes; a service that was ready, unless it ran out of this."""
+    if lease.request.service:
+        return bool(end.ready) and end.oom_resource != resource
     if end.outcome is not AttemptOutcome.COMPLETED:
         return False
     return lease.request.kind == "program" or end.episodes_done >= lease.request.setting.episodes

@@ -15,10 +15,10 @@ from jupyter_gpugate.core.memory import elsewhere, lingering, unmovable
 from jupyter_gpugate.core.memory.attribution import attribute
 from jupyter_gpugate.core.memory.growth import can_be_told, grown
 from jupyter_gpugate.core.memory.neighbours import strangers
+from jupyter_gpugate.core.memory.services import ready_events
 from jupyter_gpugate.core.memory.settling import settling_events
-from jupyter_gpugate.core.memory.usage import UsageInSample, taken_at_of
+from jupyter_gpugate.core.memory.usage import PEAK_STEP_BYTES, UsageInSample, taken_at_of
 from jupyter_gpugate.core.resources import (
-    MB,
     RAM,
     Holder,
     HolderKind,
@@ -26,9 +26,6 @@ from jupyter_gpugate.core.resources import (
 from jupyter_gpugate.core.samples import DeviceReading, ProcessKey, Sample
 from jupyter_gpugate.core.shares import Attribution, Growth
 from jupyter_gpugate.core.state import GateState
-
-#: A peak is journalled when it has grown by this much, or by 2 %, since it last was.
-PEAK_STEP_BYTES = 16 * MB
 
 
 def apply_sample(
@@ -139,6 +136,7 @@ def _consequences(state: GateState, sample: Sample, now: float) -> Iterable[ev.E
     for lease in state.leases.values():
         if lease.live is not None:
             yield from _peaks(lease, now)
+            yield from ready_events(state, lease, now)
             yield from settling_events(state, lease, now)
     for left in state.lingering.values():
         if lingering.is_over(left, state.traits.linger_s, now):

@@ -8,10 +8,13 @@ from typing import NamedTuple, Optional
 
 from jupyter_gpugate.core.leases import Lease, Live, RunLease, Usage
 from jupyter_gpugate.core.memory.growers import Growers
-from jupyter_gpugate.core.resources import RAM, HolderKind
+from jupyter_gpugate.core.resources import MB, RAM, HolderKind
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.shares import Attribution, ResourceAttribution
 from jupyter_gpugate.core.state import GateState
+
+#: A peak has risen noticeably when it has grown by this much, or by 2 %.
+PEAK_STEP_BYTES = 16 * MB
 
 
 def taken_at_of(sample: Sample, resource: str) -> Optional[float]:
@@ -153,6 +156,7 @@ def _moved(live: Live, usage: Usage, held: int, taken_at: float) -> Usage:
     """Return the usage after a reading, whatever the resource."""
     since = usage.read_at if usage.read_at is not None else live.started_at
     first, rises = usage.first_used_at, held > usage.peak_bytes
+    climbs = held > usage.plateau_bytes + max(PEAK_STEP_BYTES, usage.plateau_bytes // 50)
     return replace(
         usage,
         held_bytes=held,
@@ -164,6 +168,8 @@ def _moved(live: Live, usage: Usage, held: int, taken_at: float) -> Usage:
             live.reported.episode if first is None else usage.episode_at_first_use
         ),
         peak_moved_at=taken_at if rises else usage.peak_moved_at,
+        plateau_bytes=held if climbs else usage.plateau_bytes,
+        plateau_at=taken_at if climbs else usage.plateau_at,
         episode_at_peak=live.reported.episode if rises else usage.episode_at_peak,
     )
 

@@ -11,7 +11,7 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.codec import from_json, to_json
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.parameters import scrubbed
-from jupyter_gpugate.core.reports import AttemptOutcome, RunEnd
+from jupyter_gpugate.core.reports import STOPPED, AttemptOutcome, EndReport, RunEnd
 
 #: More than any time in seconds or size in bytes; sums of such stay finite.
 MOST: Final = 10**18
@@ -25,6 +25,7 @@ FOLDED = (
     ev.Granted,
     ev.Declined,
     ev.Started,
+    ev.Ready,
     ev.Measured,
     ev.Recharged,
     ev.Recapped,
@@ -153,9 +154,14 @@ def _audited(event: ev.Event, wall: float) -> Audited | None:  # noqa: PLR0911 -
         return Audited(wall, event.kind, event.uuid, "", "")
     if isinstance(event, ev.Withdrawn) and event.end is RunEnd.CANCELLED:
         return Audited(wall, "cancelled", event.run_id, "", event.reason)
-    if isinstance(event, ev.Finished) and event.end.outcome is AttemptOutcome.CANCELLED:
+    if isinstance(event, ev.Finished) and _was_stopped(event.end):
         return Audited(wall, "cancelled", event.run_id, "", event.end.reason)
     return None
+
+
+def _was_stopped(end: EndReport) -> bool:
+    """Return whether somebody stopped a run, which is how a service completes."""
+    return end.outcome is AttemptOutcome.CANCELLED or end.reason == STOPPED
 
 
 # -- and back -----------------------------------------------------------------------------------

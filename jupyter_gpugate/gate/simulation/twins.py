@@ -7,6 +7,7 @@ do with a workload.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -42,7 +43,8 @@ class Behaviour:
     """A simulated run: memory as a function of the seconds since its start.
 
     ``ram`` and ``vram`` (per device) give bytes, ``episodes`` how many are done, ``lasts_s`` when
-    it ends by itself.  A run under an enforced cap that asks for more ends out of memory.
+    it ends by itself, ``ready_s`` when the URL of a service answers.  A run under an enforced cap
+    that asks for more ends out of memory.
     """
 
     lasts_s: float
@@ -50,6 +52,7 @@ class Behaviour:
     vram: Callable[[float], int] = lambda _s: 0
     episodes: Callable[[float], int] = lambda _s: 0
     outcome: AttemptOutcome = AttemptOutcome.COMPLETED
+    ready_s: float = math.inf
 
 
 def ramp(to_bytes: int, after_s: float = 0.0, over_s: float = 0.0) -> Callable[[float], int]:
@@ -267,6 +270,7 @@ class Simulation:
                 peaks=Peaks(ram_bytes=run.peak_ram, ram_meter="pss"),
                 episode=run.behaviour.episodes(age),
                 phase=Phase.RUNNING,
+                ready=age >= run.behaviour.ready_s,
             )
         )
 

@@ -53,7 +53,7 @@ class Background:
         """Look whether any process is left that must be waited for."""
         began = awake_time()
         left = [one.pid for one in descendants(self._root) if is_alive(one)]
-        waited = [pid for pid in left if not is_service(pid, self._sessions, self._cwd)]
+        waited = [pid for pid in left if not is_daemon(pid, self._sessions, self._cwd)]
         self.names.update((pid, name_of(pid)) for pid in waited if pid not in self.names)
         worked_s = self._processor_s(left)
         if self._transcript.has_printed or worked_s - self._worked_s >= WORK_S:
@@ -72,7 +72,7 @@ class Background:
         return ended.ru_utime + ended.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
 
 
-def is_service(pid: int, sessions: set[int], cwd: str) -> bool:
+def is_daemon(pid: int, sessions: set[int], cwd: str) -> bool:
     """Return whether a process has become a daemon."""
     if is_helper(command_of(pid)):
         return True

@@ -32,6 +32,7 @@ class Lease:
         self.caps: dict[str, int] = {}  # of the whole run by device, as last heard of
         #: The entries of the device mask; a gate of an earlier version names none.
         self.visible_devices: list[str] = []
+        self.says_ready = False  # the gate regards the service as ready
         path, others = attempt.launch["socket"], attempt.launch.get("sockets", [])[1:]
         self._link = GateLink(path, inbox.wake, others)
 
@@ -78,6 +79,7 @@ class Lease:
             self.caps = bytes_by_device(answer.body.get("caps")) or self.caps
             if answer.body.get("verdict") == "stop":
                 self._stop.make(_stop_in(answer.body))
+            self.says_ready = self.says_ready or answer.body.get("ready") is True
             next_in = answer.body.get("next_in")
             if isinstance(next_in, (int, float)) and self._beat_at > now:
                 self._beat_at = now + min(LONGEST_BEAT_S, max(SHORTEST_BEAT_S, next_in))

@@ -41,6 +41,7 @@ from .gate_outside import start_wanted_gate
 from .inbox import Inbox
 from .lease import Lease
 from .processes import Proc, kill_all, process
+from .readiness import Readiness
 from .stop_request import StopRequest
 from .stopping import LINGER_S, Stopping
 from .transcript import Transcript
@@ -49,6 +50,9 @@ from .workers import Worker
 
 FINISH_S = 600.0  # an end is reported for so long; by then its record is on the disk
 PR_SET_CHILD_SUBREAPER = 36
+COMPLETED: dict[str, Any] = {"outcome": "completed", "exit_code": 0}
+STOPPED = "stopped"  # the reason of a service that was ready until then
+ENDED_BY_ITSELF = "exit 0: the service ended by itself"
 
 
 class Supervisor:
@@ -72,6 +76,7 @@ class Supervisor:
         self.crew = Crew(self.attempt, self.me, umask)
         self.lease = Lease(self.attempt, self.me, self.inbox, self.stop)
         self.caps = Caps(self.attempt)
+        self.readiness = Readiness(self.launch, self.inbox.wake, self.transcript.warn)
         self.evidence = Evidence()
 
     def run(self) -> None:
@@ -174,24 +179,46 @@ class Supervisor:
         """Decide, once, how the attempt ends, and stop what is still there."""
         if self.end is not None:
             return
-        completed = {"outcome": "completed", "exit_code": 0}
         failed = self.crew.failed()
         limit_s = self.launch["time_limit_s"]
         if failed is None and not self.crew.living() and not self._goes_on(now):
-            self._stop(completed, linger_s=LINGER_S)
+            self._stop(self._end_by_itself(), linger_s=LINGER_S)
         elif self.stop.made or (self.stop.is_terminated and self.stop.is_made()):
-            self._stop(self.stop.end())
+            self._stop(self._stopped())
         elif failed is not None:
             self._stop(self.evidence.failure(failed.code or 0, failed.oom))
         elif limit_s is not None and self._age(now) > limit_s:
-            late = {"outcome": "failed", "reason": "time_limit"}
-            # A cell that has ended with its outputs stored only waits for what it has left running.
-            self._stop(completed if self.crew.have_results() else late)
+            self._stop(self._late())
+
+    def _end_by_itself(self) -> dict[str, Any]:
+        """Return the end of a run whose workers have ended with 0; a service goes on for ever."""
+        if self.readiness.is_service:
+            return {"outcome": "failed", "reason": ENDED_BY_ITSELF, "exit_code": 0}
+        return COMPLETED
+
+    def _stopped(self) -> dict[str, Any]:
+        """Return the end of a run that was stopped: for a service that was ready, the usual one."""
+        end = self.stop.end()
+        if end["outcome"] == "cancelled" and self.readiness.is_ready:
+            return {**end, "outcome": "completed", "reason": STOPPED}
+        return end
+
+    def _late(self) -> dict[str, Any]:
+        """Return the end of a run that has reached its time limit.
+
+        A cell that has ended with its outputs stored only waits for what it has left running.
+        """
+        if self.crew.have_results() and not self.readiness.is_service:
+            return COMPLETED
+        outcome = "completed" if self.readiness.is_ready else "failed"
+        return {"outcome": outcome, "reason": "time_limit"}
 
     def _goes_on(self, now: float) -> bool:
         """Whether a completed program has left processes in the background that work."""
         if self.launch["kind"] != "program" or self.crew.is_childless:
             return False
+        if self.readiness.is_service:  # which may wait for requests for ever
+            return True
         if self.background is None:
             sessions = {worker.process.pid for worker in self.crew.workers}
             cwd = os.path.realpath(self.launch["cwd"])
@@ -211,14 +238,18 @@ class Supervisor:
     def _report(self, now: float) -> None:
         self.lease.take_answer(now)
         self.caps.follow(self.lease.caps)
+        if self.readiness.look(now, gate_says_so=self.lease.says_ready):
+            self.lease.hurry()
         if self.lease.is_due(now):
             self.stop.is_made()
             self.transcript.write()
             self.lease.beat(lambda: self._heartbeat(now), now)
 
     def _heartbeat(self, now: float) -> dict[str, Any]:
+        ready = {"ready": self.readiness.is_ready} if self.readiness.is_service else {}
         return {
             **self.attempt.identity(),
+            **ready,
             "tree": [self.me, *sorted(self.watch.tree)],
             "report": {**self.watch.report(now), **self.crew.report()},
             "peaks": self._peaks(),
@@ -229,6 +260,8 @@ class Supervisor:
 
     def _stop_reason(self) -> str:
         reason = str(self.end.get("reason", "")) if self.end else ""
+        if reason == STOPPED and self.stop.made:
+            reason = self.stop.made.reason
         stuck = self.stopping.survivors if self.stopping else []
         pids = ", ".join(str(one.pid) for one in stuck)
         return f"{reason} (kill_pending: {pids})" if stuck else reason
@@ -256,13 +289,16 @@ class Supervisor:
     def _end_report(self, ended_at: float) -> dict[str, Any]:
         end = self.end or {"outcome": "failed", "reason": "supervisor: no end"}
         duration_s = None if self.started_at is None else ended_at - self.started_at
+        if self.readiness.is_service:
+            end = {**end, "ready": self.readiness.is_ready}
         return end_report(end, len(self.transcript.episodes), self._peaks(), duration_s)
 
     def _warn_of_rest(self, end: dict[str, Any], left: int) -> None:
         """Warn of what the outcome does not show."""
         stopped = self.stopping.stopped if self.stopping else []
+        is_left = end["outcome"] == "completed" and not self.readiness.is_service
         warnings = (
-            *warning_of_stopped(stopped if end["outcome"] == "completed" else [], self.background),
+            *warning_of_stopped(stopped if is_left else [], self.background),
             *warning_of_clients(self.watch.clients),
             *warning_of_files(self.watch.meter.files, left),
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, cast
 
+from jupyter_gpugate.core.codec import JsonObject
 from jupyter_gpugate.core.endings import cause_of, detail_of
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.explaining.rows import (
@@ -82,7 +83,7 @@ async def _view(gate: Gate, record: Record) -> RunView:
 
 def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:
     summary = record.summary
-    reason, outcome = summary.get("reason", ""), summary.get("outcome") or {}
+    outcome = summary.get("outcome") or {}
     end = outcome.get("end") or {}
     return RunAnswer(
         run_id=record.run_id,
@@ -92,13 +93,7 @@ def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:
         repeats=record.spec.get("repeats") or None,
         status=cast(Status, record.status),
         phase=None,
-        end=summary.get("end"),
-        exit_reason=reason,
-        exit_cause=cause_of(reason),
-        exit_detail=detail_of(reason),
-        exit_code=end.get("exit_code"),
-        oom_resource=end.get("oom_resource"),
-        oom_evidence=end.get("oom_evidence") or None,
+        **_exit(summary, end),
         attempt=record.attempt,
         reasons=(),
         estimate=summary.get("estimate"),
@@ -121,10 +116,26 @@ def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:
         ended=summary.get("ended"),
         cancel_requested=record.life.cancelled,
         detached=record.life.detached,
+        service=record.request.service,
+        ready=bool(end.get("ready")) if record.request.service else None,
         visible=view.visible,
         machine=record.host or None,
         episodes=EpisodeCount(int(end.get("episodes_done") or 0), record.spec["episodes"]),
     )
+
+
+def _exit(summary: Mapping[str, Any], end: Mapping[str, Any]) -> JsonObject:
+    """Return the fields of an answer about the end of a run; ``end`` is its supervisor's report."""
+    reason = summary.get("reason", "")
+    return {
+        "end": summary.get("end"),
+        "exit_reason": reason,
+        "exit_cause": cause_of(reason),
+        "exit_detail": detail_of(reason),
+        "exit_code": end.get("exit_code"),
+        "oom_resource": end.get("oom_resource"),
+        "oom_evidence": end.get("oom_evidence") or None,
+    }
 
 
 def _queued(answer: RunAnswer, view: RunView) -> RunAnswer:
@@ -158,6 +169,7 @@ def _active(answer: RunAnswer, view: RunView) -> RunAnswer:
         peaks=row.peaks,
         basis=row.admit_basis,
         devices=row.devices,
+        ready=row.ready,
         episodes=replace(answer.episodes, done=row.episodes.done),
     )
     return ActiveRunAnswer(

@@ -89,6 +89,10 @@ class RunAnswer:
     ended: float | None
     cancel_requested: bool
     detached: bool
+    service: bool
+    ready: bool | None = field(
+        metadata={"description": "Of a service: whether it is ready, or was when it ended."}
+    )
     visible: str = field(
         metadata={"description": "What restricts its devices and what is left; else empty."}
     )

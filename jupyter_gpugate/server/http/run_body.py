@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from jupyter_gpugate.core.codec import JsonObject
+from jupyter_gpugate.core.ready_url import problem_of
 from jupyter_gpugate.core.run_spec import FIELD
 from jupyter_gpugate.server.http.wire import (
     Body,
@@ -84,6 +85,16 @@ FieldType = Any
 #: Numbers and UUIDs, separated by commas.
 DeviceNames = Annotated[Text, Field(min_length=1, max_length=1024)]
 DeviceModel = Annotated[Text, Field(min_length=1, max_length=128)]
+
+
+def _asked_by_supervisors(url: str) -> str:
+    """Accept a URL that the supervisor of a service can ask."""
+    problem = problem_of(url)
+    if problem:
+        raise ValueError(problem)
+    return url
+
+
 #: The types of those fields of a run that are more than a number, a switch or a choice.
 TYPES: dict[str, FieldType] = {
     "name": Name,
@@ -101,6 +112,7 @@ TYPES: dict[str, FieldType] = {
     "memory_irrelevant": list[Text],
     "hints": HintsBody,
     "chosen": ChosenBody,
+    "ready_url": Annotated[str, AfterValidator(_asked_by_supervisors)] | None,
     "inputs": InputsBody,
     "outputs": list[Name],
     "idempotency_key": Annotated[str, Field(max_length=128)],
