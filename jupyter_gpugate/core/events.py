@@ -19,7 +19,7 @@ from jupyter_gpugate.core.reports import (
     RunEnd,
     RunReport,
 )
-from jupyter_gpugate.core.requests import Grant, Request
+from jupyter_gpugate.core.requests import Grant, Request, Retry
 from jupyter_gpugate.core.samples import Device, ProcessKey
 
 
@@ -89,6 +89,7 @@ class Beat:
     report: RunReport = RunReport()
     peaks: Peaks = Peaks()
     episode: int = 0
+    resumed: int = 0  # episodes that earlier attempts have kept
     phase: Phase = Phase.RUNNING
     stop: Optional[Stop] = None
     survivors: tuple[int, ...] = ()  # pids that SIGKILL has not ended yet
@@ -149,6 +150,7 @@ class Finished:
     fence: int
     end: EndReport
     wall: float = 0.0
+    retry: Optional[Retry] = None  # set: the run queues again, after it ran out of memory
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ class Reported:
     report_gap_s: float = 0.0  # the longest that its supervisor went without a reading
     peaks: Peaks = Peaks()
     episode: int = 0
+    resumed: int = 0  # episodes that earlier attempts have kept
     episode_at: Optional[float] = None
     longest_episode_s: float = 0.0
     ready: bool = False  # of a service: its URL has answered

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Optional, TypeVar
 from jupyter_gpugate.core.endings import Stop
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.reports import EndReport, Peaks, Phase, RunEnd, RunReport
-from jupyter_gpugate.core.requests import Grant, Request
+from jupyter_gpugate.core.requests import Grant, Request, Retry
 from jupyter_gpugate.core.samples import ProcessKey
 
 #: Where a gate answers them on its socket: ``POST`` to this path and the name of the message.
@@ -123,6 +123,7 @@ class Recorded:
     peaks: Mapping[str, int] = field(default_factory=dict)
     elsewhere: Mapping[str, int] = field(default_factory=dict)  # held by others at its peak
     grown: tuple[str, ...] = ()  # sentences about who grew beside it
+    retry: Optional[Retry] = None  # set: the run is in the queue again
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,7 @@ class HeartbeatMessage(Message[Verdict]):
     report: RunReport = RunReport()
     peaks: Peaks = Peaks()
     episode: int = 0
+    resumed: int = 0  # episodes that earlier attempts have kept
     phase: Phase = Phase.RUNNING
     stop_reason: str = ""
     ready: bool = False  # of a service: its URL has answered

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Optional
 
 from jupyter_gpugate.core.estimates import NO_NEEDS, Estimates, Needs
-from jupyter_gpugate.core.requests import Choice, Request
+from jupyter_gpugate.core.requests import Choice, Request, Retry
+from jupyter_gpugate.core.resources import RAM
 
 
 class GroupKey(NamedTuple):
@@ -46,6 +48,22 @@ class Queued:
     estimates: Estimates = ()
     attempts: int = 0
     unstarted_grants: int = 0
+    retry: Optional[Retry] = None  # of an attempt that ran out of memory
+    retried_at: Optional[float] = None
+
+    @property
+    def waits_since(self) -> float:
+        """Return when it was queued, the last time."""
+        return self.submitted_at if self.retried_at is None else self.retried_at
+
+    def retry_with(self, charges: Mapping[str, int]) -> Optional[Retry]:
+        """Return its retry with what it is charged in fact, perhaps on another device."""
+        if self.retry is None:
+            return None
+        charge = charges.get(self.retry.resource)
+        if charge is None:
+            charge = max(charge for resource, charge in charges.items() if resource != RAM)
+        return replace(self.retry, charge_bytes=charge)
 
     @property
     def key(self) -> GroupKey:

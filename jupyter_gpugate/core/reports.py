@@ -95,6 +95,7 @@ class EndReport:
     reason: str = ""  # "time_limit", "exit 3", "signal 9", ...
     exit_code: Optional[int] = None
     episodes_done: int = 0
+    episodes_resumed: int = 0  # that earlier attempts have kept
     peaks: Peaks = Peaks()
     duration_s: Optional[float] = None
     oom_resource: Optional[str] = None  # "vram", "ram" or "shm" when the evidence says so

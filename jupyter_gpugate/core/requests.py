@@ -133,6 +133,26 @@ class Request:
         return Choice(self.visible, self.device, self.model)
 
 
+class RetryCause(str, Enum):
+    """The evidence for which a run that ran out of memory is tried again."""
+
+    OWN_CAP = "own_cap"  # it hit its own cap
+    DEVICE_FULL = "device_full"  # it needed more than was reserved, and there was no more
+    PUSHED_OUT = "pushed_out"  # others took what was reserved for it
+
+
+@dataclass(frozen=True)
+class Retry:
+    """An attempt that ran out of memory, and the reservation of the next one."""
+
+    cause: RetryCause
+    resource: str
+    where: str  # the resource in words
+    at_bytes: int  # the cap, or what the attempt held, or by how much others grew
+    charge_bytes: int  # of the next attempt, on that resource
+    fence: int  # of the attempt that ended
+
+
 @dataclass(frozen=True)
 class Grant:
     """A grant: the permission to start and to use the charges, with a fence."""
@@ -147,3 +167,4 @@ class Grant:
     enforcement: Enforcement
     start_by_s: float = 30.0
     device_totals: Mapping[str, int] = field(default_factory=dict)
+    retry: Optional[Retry] = None  # of an attempt that ran out of memory

@@ -195,8 +195,16 @@ def _queued_rows(run: Json) -> Iterator[Row]:
     yield from _mask_rows(run)
     if run.get("eta_s") is not None:
         yield Row("starts", f"in about {words.span(run['eta_s'])} at the earliest")
-    if (run.get("attempt") or 0) > 0:
+    if words.retried(run):
+        yield from _retry_rows(run)
+    elif (run.get("attempt") or 0) > 0:
         yield Row("attempt", f"{run['attempt']} ended without completing; the run starts again")
+
+
+def _retry_rows(run: Json) -> Iterator[Row]:
+    sentence = words.retried(run)
+    if sentence:
+        yield Row("retry", sentence)
 
 
 def _active_rows(run: Json) -> Iterator[Row]:
@@ -216,6 +224,7 @@ def _active_rows(run: Json) -> Iterator[Row]:
     yield from _mask_rows(run)
     if (run.get("attempt") or 1) > 1:
         yield Row("attempt", str(run["attempt"]))
+    yield from _retry_rows(run)
 
 
 def _service_rows(run: Json) -> Iterator[Row]:
@@ -233,6 +242,7 @@ def _ended_rows(run: Json) -> Iterator[Row]:
     error = run.get("error") or {}
     if error.get("ename"):
         yield Row("error", f"{error['ename']}: {error.get('evalue', '')}")
+    yield from _retry_rows(run)
     yield from _episode_rows(run)
     devices = run.get("devices") or ()
     charges: Json = run.get("charges") or {}

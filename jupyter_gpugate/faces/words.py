@@ -148,6 +148,19 @@ def ended(run: Json) -> str:
     return words if is_plain else f"{words} ({why.replace('_', ' ')})"
 
 
+def retried(run: Json) -> str:
+    """Say in one sentence why a run was tried again, and with how much; "" where it was not."""
+    retry: Json = run.get("retry") or {}
+    at, charge, where = mb(retry.get("at_bytes")), mb(retry.get("charge_bytes")), retry.get("where")
+    again = "to be retried" if run.get("status") == "queued" else "retried"
+    sentences = {
+        "own_cap": f"its cap of {at} was hit; {again} with {charge}",
+        "device_full": f"{where} was full when it held {at}; {again} with {charge}",
+        "pushed_out": f"others took {at} of {where} while it ran; {again} with the same {charge}",
+    }
+    return sentences.get(str(retry.get("cause")), "")
+
+
 def admitted(basis: Json, devices: Iterable[Json]) -> str:
     """Explain for each resource the amount that is reserved."""
     listed = list(devices)

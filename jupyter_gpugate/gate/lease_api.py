@@ -173,6 +173,7 @@ class PresenceHandler(LeaseHandler):
             caps=lease.caps,
             enforcement=terms.enforcement,
             device_totals={u: inventory[u].total_bytes for u in terms.devices if u in inventory},
+            retry=lease.attempt.queued.retry_with(terms.charges),
         )
 
 

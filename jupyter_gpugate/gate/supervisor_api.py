@@ -18,6 +18,7 @@ from jupyter_gpugate.core.messages import (
     StartedMessage,
     Verdict,
 )
+from jupyter_gpugate.core.requests import Retry
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.gate.claims import Claims
 from jupyter_gpugate.gate.lease_handler import LeaseHandler
@@ -101,6 +102,7 @@ class HeartbeatHandler(LeaseHandler):
                 report=message.report,
                 peaks=message.peaks,
                 episode=message.episode,
+                resumed=message.resumed,
                 phase=message.phase,
                 stop=stop,
                 survivors=survivors,
@@ -151,12 +153,22 @@ class FinishedHandler(LeaseHandler):
                 peaks=ended.peaks if ended else {},
                 elsewhere=ended.elsewhere if ended else {},
                 grown=tuple(self.gate.growth_beside(message.run_id)),
+                retry=self._retry_after(message),
             ),
         )
 
     def _is_recorded(self, message: FinishedMessage) -> bool:
         ended = self.gate.state.ended.get(message.run_id)
-        return ended is not None and ended.fence == message.fence
+        is_over = ended is not None and ended.fence == message.fence
+        return is_over or self._retry_after(message) is not None
+
+    def _retry_after(self, message: FinishedMessage) -> Retry | None:
+        """Return the retry of a run whose attempt has ended, though it may have started again."""
+        state = self.gate.state
+        lease = state.leases.get(message.run_id)
+        queued = lease.attempt.queued if lease else state.queue.get(message.run_id)
+        retry = queued.retry if queued else None
+        return retry if retry is not None and retry.fence == message.fence else None
 
 
 SUPERVISOR_HANDLERS: tuple[type[LeaseHandler], ...] = (

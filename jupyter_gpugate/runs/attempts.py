@@ -166,7 +166,8 @@ class Attempts:
         facts = {name: value for name, value in seen.items() if value}
         peaks = (answer.peaks if answer else None) or _reported_peaks(report)
         facts = {**facts, "peaks": peaks}
-        await self.handle(record, lf.Over(report, outcome, facts, stop_in(outcome)))
+        is_retried = answer is not None and answer.retry is not None
+        await self.handle(record, lf.Over(report, outcome, facts, stop_in(outcome), is_retried))
 
     async def _lost(self, record: Record) -> JsonObject:
         """Handle a supervisor that ended without a report: stop its processes, record the end."""

@@ -136,12 +136,13 @@ class NotBegun:
 
 @dataclass(frozen=True)
 class Over:
-    """The attempt has ended, and the gate has heard how."""
+    """The attempt has ended; the gate has heard how, and may have queued the run again."""
 
     report: EndReport
     outcome: Facts
     facts: Facts
     stop: endings.Stop | None = None  # that has ended it
+    is_retried: bool = False
 
 
 @dataclass(frozen=True)

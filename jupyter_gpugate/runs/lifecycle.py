@@ -42,6 +42,7 @@ def granted_facts(grant: Grant, estimate: Any) -> dict[str, Any]:
         "caps": dict(grant.caps),
         "enforcement": grant.enforcement.value,
         "estimate": estimate,
+        "retry": to_json(grant.retry),
     }
 
 
@@ -139,7 +140,7 @@ def _over(life: Life, event: lf.Over) -> Step:
     life = replace(life, course=lf.Closing())
     if life.is_decided:
         return life, ()
-    if event.report.outcome in REQUEUED:
+    if event.report.outcome in REQUEUED or event.is_retried:
         return _queued_again(life, event)
     life = replace(life, facts={**life.facts, **event.facts})
     end = _end_of(event, cancelled=life.cancelled)

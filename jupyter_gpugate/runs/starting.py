@@ -49,7 +49,7 @@ _LAST_BYTES = 4096
 #: The loader's word on a library of LD_PRELOAD that it cannot find, which ends nothing.
 _IGNORED = re.compile(rb"ERROR: ld\.so: .*: ignored\.$")
 #: Fields of the grant in a launch record, for people to read.
-GRANTED = ("attempt", "devices", "charges", "basis", "caps", "enforcement", "estimate")
+GRANTED = ("attempt", "devices", "charges", "basis", "caps", "enforcement", "estimate", "retry")
 #: Fields of a spec that have no default.
 NEEDED = ("interpreter", "cwd")
 

@@ -88,6 +88,7 @@ class Progress:
         self._said = ""
         self._said_at = 0.0
         self._advised = False
+        self._has_said_retry = False
 
     def show(self, state: State, note: str) -> None:
         """Say the state, or the note in its place."""
@@ -104,6 +105,7 @@ class Progress:
         if seen != self._seen or (line != self._said and now - self._said_at >= _NUMBERS_S):
             self._seen, self._said, self._said_at = seen, line, now
             say(line)
+        self._say_retry(state)
         for warning in map(str, state.get("warnings") or ()):
             if warning not in self._warned:
                 self._warned.add(warning)
@@ -112,6 +114,13 @@ class Progress:
             self._advised = True
             for advice in words.advice(state):
                 say(advice)
+
+    def _say_retry(self, state: State) -> None:
+        """Say once that the run is tried again: as soon as it waits for that, or has started."""
+        sentence = words.retried(state)
+        if sentence and not self._has_said_retry:
+            self._has_said_retry = True
+            say(f"{state.get('run_id') or ''} {sentence}".lstrip())
 
 
 def warn_of_lost_input() -> None:

@@ -134,7 +134,7 @@ def test_messages_have_the_form_of_the_protocol(make: Make) -> None:
     assert to_json(from_json(Peaks, beat["peaks"])) == beat["peaks"]
     assert from_json(tuple[ProcessKey, ...], beat["tree"])[0].pid == attempt.pid
     assert set(beat) == {
-        "run_id", "fence", "tree", "report", "peaks", "episode", "phase", "stop_reason"
+        "run_id", "fence", "tree", "report", "peaks", "episode", "resumed", "phase", "stop_reason"
     }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ class ModelGate:
     fence: int = 0
     attempts: int = 0
     unstarted: int = 0
+    retried: int | None = None  # the fence of the attempt that ran out of memory first
     end: RunEnd | None = None
 
     def give(self) -> None:
@@ -56,7 +57,9 @@ class ModelGate:
     def finished(self, fence: int | None, outcome: AttemptOutcome) -> None:
         """Record the end of an attempt."""
         if self.where in {"granted", "started"} and fence == self.fence:
-            if outcome not in REQUEUED:
+            if outcome is AttemptOutcome.OOM and self.retried is None:
+                self.where, self.retried = "queued", fence
+            elif outcome not in REQUEUED:
                 self.finish(RunEnd(outcome.value))
             elif outcome is AttemptOutcome.NOT_STARTED and self.unstarted:
                 self.finish(RunEnd.FAILED)
@@ -159,10 +162,12 @@ class Model:
         folder = self.folders[self.life.attempts]
         lost = folder.outcome is None
         folder.outcome = folder.outcome or AttemptOutcome.LOST
-        self.gate.finished(self.life.fence, folder.outcome)
+        fence = self.life.fence
+        self.gate.finished(fence, folder.outcome)
+        is_retried = fence is not None and self.gate.retried == fence
         report = EndReport(folder.outcome, folder.outcome.value)
         stop = Stop.of(StopKind.KILLED) if lost else None
-        self.feed(lf.Over(report, {}, {}, stop), task)
+        self.feed(lf.Over(report, {}, {}, stop, is_retried), task)
 
     def _do_setaside(self, _action: lf.SetAside, task: list[lf.Action], fails: bool) -> None:
         if not fails:

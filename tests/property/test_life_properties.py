@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpugate.core.reports import AttemptOutcome
 from jupyter_gpugate.runs import life as lf
-from tests.property.life_model import Model
+from tests.property.life_model import Attempt, Model
 
 #: How an attempt ends whose user code ran.
 ENDS = [o for o in AttemptOutcome if o not in {AttemptOutcome.NOT_STARTED, AttemptOutcome.LOST}]
@@ -58,11 +58,18 @@ class Walk:
         elif what == "supervisor" and model.alive:
             model.supervisor_asks(model.alive[0])
         elif what == "end" and model.alive and model.alive[0].has_run:
-            model.alive[0].end(self.random.choice(ENDS))
+            self.end_supervisor(model.alive[0])
         elif what == "kill" and model.alive:
             model.alive[0].end(None)
         else:
             self.step_from_outside(what)
+
+    def end_supervisor(self, supervisor: Attempt) -> None:
+        """Let a supervisor end; the gate may hear of it from there, before its run side."""
+        outcome = self.random.choice(ENDS)
+        supervisor.end(outcome)
+        if self.random.random() < 1 / 2:
+            self.model.gate.finished(supervisor.fence, outcome)
 
     def step_from_outside(self, what: str) -> None:
         """Let a user, a kernel or a restart come in between."""

@@ -108,7 +108,7 @@ class Walk:
 
     def asks(self, key: GroupKey, queued: Queued) -> Asks:
         """A queued request as the checks see it."""
-        waited_s = self._now - queued.submitted_at
+        waited_s = self._now - queued.waits_since
         parked = self._is_parked(queued.run_side)
         return self.asks_of(key, queued.request.run_id, waited_s=waited_s, parked=parked)
 
@@ -159,6 +159,7 @@ class Walk:
             enforcement=enforcement_of(request),
             start_by_s=self.state.traits.start_by_s,
             device_totals={uuid: self.rooms[uuid].total_bytes for uuid in admission.devices},
+            retry=queued.retry_with({resource: ask.charge_bytes for resource, ask in asks.items()}),
         )
 
     def _cap(self, uuid: str, request: Request, ask: Ask) -> int:

@@ -13,7 +13,7 @@ from typing import Optional
 from jupyter_gpugate.core.decisions import Earmark
 from jupyter_gpugate.core.estimates import Estimate, EstimateTerm
 from jupyter_gpugate.core.reports import Phase
-from jupyter_gpugate.core.requests import Basis, Enforcement
+from jupyter_gpugate.core.requests import Basis, Enforcement, Retry
 from jupyter_gpugate.core.samples import Fault, ProcessKey
 from jupyter_gpugate.core.state import Lock, Traits
 
@@ -92,6 +92,7 @@ class RunningRow:
     started_s: Optional[float]
     mapped_bytes: Optional[int]
     estimate: Estimate
+    retry: Optional[Retry]
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,7 @@ class QueuedRow:
     estimate: Estimate
     reasons: tuple[WaitReason, ...]
     eta_s: Optional[float]
+    retry: Optional[Retry]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ reason.  `inputs_of` returns the inputs of `decide`, which suffice to repeat its
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Optional
 
 from jupyter_gpugate.core.admission.devices import ignored_settings
 from jupyter_gpugate.core.admission.room import Room, earmark, rooms
@@ -28,7 +29,7 @@ from jupyter_gpugate.core.explaining.rows import (
     Snapshot,
 )
 from jupyter_gpugate.core.explaining.waiting import WaitingRows, queued_row, reason_rows
-from jupyter_gpugate.core.leases import Lingering, RunLease, Stopping
+from jupyter_gpugate.core.leases import Lingering, Live, RunLease, Stopping
 from jupyter_gpugate.core.naming import name_of
 from jupyter_gpugate.core.resources import RAM, VRAM, HolderKind
 from jupyter_gpugate.core.samples import ReaderHealth, Sample
@@ -107,11 +108,16 @@ def running_row(state: GateState, lease: RunLease, now: float) -> RunningRow:
         stop_reason=write_stop(stopping.stop, stopping.survivors) if stopping else "",
         cancel_requested=stopping is not None and stopping.stop.is_cancel,
         kill_pending=stopping is not None and bool(stopping.survivors),
-        episodes=EpisodeCount(live.reported.episode if live else 0, request.setting.episodes),
+        episodes=EpisodeCount(_episodes_of(live), request.setting.episodes),
         started_s=now - live.started_at if live else None,
         mapped_bytes=live.reported.report.mapped_bytes if live else None,
         estimate=lease.attempt.estimate,
+        retry=lease.attempt.queued.retry_with(terms.charges),
     )
+
+
+def _episodes_of(live: Optional[Live]) -> int:
+    return live.reported.episode + live.reported.resumed if live else 0
 
 
 def _lingering_row(left: Lingering) -> LingeringRow:

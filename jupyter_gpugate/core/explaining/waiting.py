@@ -71,7 +71,7 @@ class WaitingRows:
             name=request.family.name,
             owner=request.owner,
             position=position,
-            waited_s=self._now - queued.submitted_at,
+            waited_s=self._now - queued.waits_since,
             gpus=request.gpus,
             job_class=request.job_class,
             exclusive=request.exclusive,
@@ -80,6 +80,7 @@ class WaitingRows:
             estimate=self._estimate(queued),
             reasons=reasons,
             eta_s=self._eta_s(queued.key),
+            retry=queued.retry,
         )
 
     def reasons(self, queued: Queued) -> tuple[WaitReason, ...]:

@@ -51,7 +51,7 @@ def _expired(state: GateState, last: Decisions, now: float) -> Iterable[ev.Event
     back_at = state.patient_until - state.traits.lease_ttl_s
     for run_id, deadline in state.expiries.items():
         queued = state.queue[run_id]
-        if now >= deadline and (now >= state.patient_until or queued.submitted_at > back_at):
+        if now >= deadline and (now >= state.patient_until or queued.waits_since > back_at):
             reasons = last.reasons_of(queued.key)
             waited_for = explain(state, reasons[0]) if reasons else ""
             end = End(RunEnd.EXPIRED, "max_wait", waited_for)

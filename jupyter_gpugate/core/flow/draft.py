@@ -98,7 +98,7 @@ class Draft:
         self._insert(self.queue.own(), request.run_id, queued)
         self._insert(self._group(queued.key), request.run_id, None)
         if request.max_wait_s is not None:
-            self.expiries.own()[request.run_id] = queued.submitted_at + request.max_wait_s
+            self.expiries.own()[request.run_id] = queued.waits_since + request.max_wait_s
 
     def dequeue(self, run_id: str) -> Optional[Queued]:
         """Take a request out of the queue; None if it is not there."""

@@ -191,6 +191,7 @@ def _reported(live: Live, event: ev.Beat, workers: int) -> Reported:
         report=event.report,
         peaks=live.reported.peaks.merged(event.peaks),
         ready=live.reported.ready or event.ready,
+        resumed=event.resumed,
     )
     if event.report.ram_held_bytes is not None:
         age = event.report.ram_age_s
@@ -227,7 +228,11 @@ def _finished(draft: Draft, event: ev.Finished) -> None:
         return
     outcome = event.end.outcome
     end, unstarted_grants = RUN_END[outcome], lease.attempt.queued.unstarted_grants
-    if end is not None:
+    if event.retry is not None:
+        queued = replace(lease.attempt.queued, retry=event.retry, retried_at=event.at)
+        again = replace(lease, attempt=replace(lease.attempt, queued=queued))
+        _queue_again(draft, again, lease.attempt.number, unstarted_grants)
+    elif end is not None:
         known = End.of(end, event.end.reason)
         ended = Ended(known, event.at, evidence=event.end.oom_evidence)
         _end(draft, lease, ended, event.end.peaks)

@@ -15,6 +15,7 @@ from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.decisions import Check, Decisions, KeptWaiting, Reason
 from jupyter_gpugate.core.flow.deadlines import due
 from jupyter_gpugate.core.flow.lifecycle import apply
+from jupyter_gpugate.core.flow.retries import with_retry
 from jupyter_gpugate.core.learning.observations import sedimented
 from jupyter_gpugate.core.memory.holding import apply_sample
 from jupyter_gpugate.core.samples import Sample
@@ -159,6 +160,8 @@ def _fold(
             state = apply(state, batch)
             continue
         for event in batch:
+            if isinstance(event, ev.Finished):
+                event = with_retry(state, event, sample)  # noqa: PLW2901 - as it is recorded
             lessons = sedimented(state, event, wall, sample)
             events.extend((event, *lessons))
             state = apply(state, (event, *lessons))

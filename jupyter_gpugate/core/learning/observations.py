@@ -12,7 +12,7 @@ from jupyter_gpugate.core.learning.needs import setting_on
 from jupyter_gpugate.core.leases import Lease, Live, RunLease, Usage
 from jupyter_gpugate.core.memory.elsewhere import risen_elsewhere
 from jupyter_gpugate.core.reports import AttemptOutcome, EndReport
-from jupyter_gpugate.core.requests import Basis, Enforcement
+from jupyter_gpugate.core.requests import Basis, Enforcement, RetryCause
 from jupyter_gpugate.core.resources import RAM, VRAM
 from jupyter_gpugate.core.samples import Sample
 from jupyter_gpugate.core.state import GateState
@@ -52,8 +52,10 @@ def _so_far(event: Union[ev.Finished, ev.Ready], live: Live) -> EndReport:
     """Return an attempt's end with all reported peaks; a ready service counts as if it ended."""
     if isinstance(event, ev.Ready):
         return EndReport(AttemptOutcome.COMPLETED, peaks=live.reported.peaks, ready=True)
-    ready = live.ready_at is not None or event.end.ready
-    return replace(event.end, peaks=live.reported.peaks.merged(event.end.peaks), ready=ready)
+    end, peaks = event.end, live.reported.peaks.merged(event.end.peaks)
+    if event.retry is not None and event.retry.cause is RetryCause.PUSHED_OUT:
+        end = replace(end, oom_resource=None)  # others took what was reserved for it
+    return replace(end, peaks=peaks, ready=live.ready_at is not None or end.ready)
 
 
 def _elsewhere(

@@ -224,6 +224,7 @@ class Simulation:
         worker = self.machine.spawn(parent_pid=supervisor.key.pid)
         request = self.state.leases[grant.run_id].request
         behaviour = self.behaviours[grant.run_id]
+        self.ended.pop(grant.run_id, None)  # if it is tried again
         self.runs[grant.run_id] = SimulatedRun(
             grant, request, behaviour, self.now, supervisor, worker
         )

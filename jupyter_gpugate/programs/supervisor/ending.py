@@ -20,12 +20,17 @@ SWEEP_S = 0.02  # between two rounds of a sweep
 
 
 def end_report(
-    end: dict[str, Any], episodes: int, peaks: dict[str, Any], duration_s: float | None
+    end: dict[str, Any],
+    episodes: int,
+    resumed: int,
+    peaks: dict[str, Any],
+    duration_s: float | None,
 ) -> dict[str, Any]:
     """Return the end as it is recorded and reported; a body that never counts episodes is one."""
-    done = episodes or int(end["outcome"] == "completed")
+    done = episodes or int(end["outcome"] == "completed" and not resumed)
     known = {name: value for name, value in end.items() if name != "stop"}
-    return {**BLANK, **known, "episodes_done": done, "peaks": peaks, "duration_s": duration_s}
+    counts = {"episodes_done": done, "episodes_resumed": resumed}
+    return {**BLANK, **known, **counts, "peaks": peaks, "duration_s": duration_s}
 
 
 def sweep(run_id: str, wait: Callable[[float], None]) -> tuple[bool, list[Proc]]:

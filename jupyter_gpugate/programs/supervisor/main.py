@@ -254,6 +254,7 @@ class Supervisor:
             "report": {**self.watch.report(now), **self.crew.report()},
             "peaks": self._peaks(),
             "episode": len(self.transcript.episodes),
+            "resumed": self.transcript.resumed,
             "phase": self.phase,
             "stop_reason": self._stop_reason(),
         }
@@ -291,7 +292,8 @@ class Supervisor:
         duration_s = None if self.started_at is None else ended_at - self.started_at
         if self.readiness.is_service:
             end = {**end, "ready": self.readiness.is_ready}
-        return end_report(end, len(self.transcript.episodes), self._peaks(), duration_s)
+        done, resumed = len(self.transcript.episodes), self.transcript.resumed
+        return end_report(end, done, resumed, self._peaks(), duration_s)
 
     def _warn_of_rest(self, end: dict[str, Any], left: int) -> None:
         """Warn of what the outcome does not show."""

@@ -21,6 +21,7 @@ class Transcript:
     def __init__(self, attempt: Attempt, inbox: Inbox, want_reading: Callable[[], None]) -> None:
         self.has_printed = False
         self.episodes: set[int] = set()  # that have ended
+        self.resumed = 0  # episodes that earlier attempts have kept
         self.is_of_one_worker = attempt.launch["workers"] == 1
         self._inbox = inbox
         self._want_reading = want_reading
@@ -105,6 +106,8 @@ class Transcript:
             self.episodes.add(event["index"])
             self._episodes.add(line)
             self._want_reading()
+        elif kind == "resumed" and isinstance(event.get("episodes"), int):
+            self.resumed = event["episodes"]
         elif kind == "result":
             self._want_reading()
         elif kind == "display":

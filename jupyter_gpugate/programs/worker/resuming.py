@@ -32,7 +32,11 @@ def resumable(attempt: Attempt, events: Events) -> dict[int, Path]:
         reason = carried(ast.parse(attempt.source()))
     if reason and attempt.worker == 0:
         events.warn(f"the run starts again at episode 0: {reason}")
-    return {} if reason else found
+    if reason:
+        return {}
+    if found and attempt.worker == 0:
+        events.send("resumed", episodes=len(found))
+    return found
 
 
 def _earlier(attempt: Attempt) -> Iterator[Path]:

@@ -120,7 +120,8 @@ def _recorded(record: Record, view: RunView, output_tail: str) -> RunAnswer:
         ready=bool(end.get("ready")) if record.request.service else None,
         visible=view.visible,
         machine=record.host or None,
-        episodes=EpisodeCount(int(end.get("episodes_done") or 0), record.spec["episodes"]),
+        episodes=EpisodeCount(_episodes_of(end), record.spec["episodes"]),
+        retry=summary.get("retry"),
     )
 
 
@@ -138,6 +139,11 @@ def _exit(summary: Mapping[str, Any], end: Mapping[str, Any]) -> JsonObject:
     }
 
 
+def _episodes_of(end: Mapping[str, Any]) -> int:
+    """Count the finished episodes of a run, with those that earlier attempts have kept."""
+    return sum(int(end.get(name) or 0) for name in ("episodes_done", "episodes_resumed"))
+
+
 def _queued(answer: RunAnswer, view: RunView) -> RunAnswer:
     row = view.queued
     if row is None:
@@ -149,6 +155,7 @@ def _queued(answer: RunAnswer, view: RunView) -> RunAnswer:
         position=row.position,
         eta_s=row.eta_s,
         estimate=row.estimate,
+        retry=row.retry,
     )
     return QueuedRunAnswer(**vars(shown), waited_s=row.waited_s)
 
@@ -171,6 +178,7 @@ def _active(answer: RunAnswer, view: RunView) -> RunAnswer:
         devices=row.devices,
         ready=row.ready,
         episodes=replace(answer.episodes, done=row.episodes.done),
+        retry=row.retry,
     )
     return ActiveRunAnswer(
         **vars(shown),

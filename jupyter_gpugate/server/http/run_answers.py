@@ -9,6 +9,7 @@ from typing import Any, Literal
 from jupyter_gpugate.core.estimates import Estimate
 from jupyter_gpugate.core.explaining.rows import ByResource, DeviceName, EpisodeCount, WaitReason
 from jupyter_gpugate.core.reports import EndName, Phase, Status
+from jupyter_gpugate.core.requests import Retry
 from jupyter_gpugate.gate.port import StoryEvent
 from jupyter_gpugate.runs.folder import Stored
 from jupyter_gpugate.runs.reading import Exported
@@ -100,6 +101,9 @@ class RunAnswer:
         metadata={"description": "The other machine to which it belongs, if any."}
     )
     episodes: EpisodeCount
+    retry: Retry | Stored | None = field(
+        metadata={"description": "The attempt that ran out of memory, and what the next one gets."}
+    )
 
 
 @dataclass(frozen=True)
