@@ -16,6 +16,8 @@ class Check(str, Enum):
     """The kinds of reasons that keep a run waiting, in their order."""
 
     PARKED = "parked"
+    AFTER = "after"  # runs that have to complete first have not ended
+    GROUP = "group"  # as many runs of its group are active as may be
     LOCK = "lock"
     DRAIN = "drain"
     EXCLUSIVE = "exclusive"

@@ -7,9 +7,10 @@ sentence (``max_wait: ...``), or a sentence.  Only this module takes such a text
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Optional
+from typing import Final, Optional
 
 from jupyter_gpugate.core.reports import RunEnd
 
@@ -31,6 +32,15 @@ class StopKind(str, Enum):
     ENDED = "ended"  # nobody asked: the run has ended, failed or reached its time limit
 
 
+#: The end of a run that had to complete first, in words.
+IN_VAIN: Final[Mapping[RunEnd, str]] = {
+    RunEnd.FAILED: "failed",
+    RunEnd.CANCELLED: "was cancelled",
+    RunEnd.EXPIRED: "expired in the queue",
+    RunEnd.REJECTED: "was rejected",
+    RunEnd.OOM: "ran out of memory",
+    RunEnd.LOST: "was lost",
+}
 #: The party that asks for each kind of stop.
 _ASKED_BY = {
     StopKind.CANCELLED: "owner",

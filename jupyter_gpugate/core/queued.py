@@ -21,6 +21,9 @@ class GroupKey(NamedTuple):
     needs: Needs
     choice: Choice = Choice()
     cgroup: str = ""
+    group: str = ""  # with a limit
+    at_most: Optional[int] = None
+    after: tuple[str, ...] = ()
 
 
 def key_of(request: Request, run_side: str, needs: Needs) -> GroupKey:
@@ -33,6 +36,9 @@ def key_of(request: Request, run_side: str, needs: Needs) -> GroupKey:
         needs=needs,
         choice=request.choice,
         cgroup=request.cgroup,
+        group="" if request.at_most is None else request.group,
+        at_most=request.at_most,
+        after=request.after,
     )
 
 

@@ -119,6 +119,9 @@ class Request:
     model: str = ""  # a part of the model's name, in whatever case
     service: bool = False  # it ends by being stopped
     by_url: bool = False  # a service that is ready when its URL answers
+    group: str = ""  # of several runs that were submitted as one
+    at_most: Optional[int] = None  # active runs of the group at a time
+    after: tuple[str, ...] = ()  # the runs that have to complete before it starts
 
     @property
     def owner(self) -> str:

@@ -12,7 +12,12 @@ from typing import Any, Final, NamedTuple, Optional
 NAME: Final = r"[A-Za-z0-9_.][A-Za-z0-9._-]{0,63}"
 #: The id of a run: the time of its submit in UTC and five letters, as a regular expression.
 RUN_ID: Final = r"[0-9]{8}-[0-9]{6}-[a-z]{5}"
+#: The id of a group, which its submitter makes, as a regular expression.
+GROUP_ID: Final = r"g[0-9]{8}-[0-9]{6}-[a-z]{5}"
 MOST_WORKERS: Final = 64
+#: Of the runs of a group, and of the runs or groups that one waits for.
+MOST_IN_GROUP: Final = 500
+MOST_AFTER: Final = 64
 LONGEST_TIME_S: Final = 366 * 86400
 #: Of a chosen amount of memory.
 LEAST_CHOSEN_BYTES: Final = 1 << 20
@@ -66,6 +71,10 @@ FIELDS: Final = (
     Field("max_wait_s", None, float, 0, LONGEST_TIME_S),
     Field("time_limit_s", None, float, 0, LONGEST_TIME_S, in_launch=True),
     Field("detach", default=False, kind=bool),
+    Field("group"),
+    Field("group_size", None, int, 1, MOST_IN_GROUP),
+    Field("at_most", None, int, 1, MOST_IN_GROUP),
+    Field("after", []),
     Field("idempotency_key", ""),
     Field("kernel"),
 )

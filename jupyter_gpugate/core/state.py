@@ -38,7 +38,7 @@ class Traits:
     placement: str = "spread"
     device_mask: str = "index"
     max_queued: int = 2000
-    max_queued_per_user: int = 200
+    max_queued_per_user: int = 1000
     #: UUID -> bytes an administrator declares usable where a device cannot be sampled.
     usable_vram_bytes: Mapping[str, int] = field(default_factory=dict)
 

@@ -147,7 +147,7 @@ def html(parts: Sequence[tuple[str, Table]]) -> str:
     """Headings and tables; every word is escaped."""
     return "".join(
         f'<div style="margin-top:6px"><b>{escape(_short(heading))}</b></div>'
-        + (_html_table(table) if table else "")
+        + (html_table(table) if table else "")
         for heading, table in parts
     )
 
@@ -292,6 +292,7 @@ def _short(text: str) -> str:
     return words.shortened(text, _MOST_CHARS)
 
 
-def _html_table(table: Table) -> str:
+def html_table(table: Table) -> str:
+    """Return a table for a page; every word is escaped."""
     rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table)
     return f"<table>{rows}</table>"

@@ -20,6 +20,7 @@ from jupyter_gpugate.core.requests import Grant
 from jupyter_gpugate.runs import directory, events
 from jupyter_gpugate.runs import life as lf
 from jupyter_gpugate.runs.folder import Torn
+from jupyter_gpugate.runs.groups import Groups
 from jupyter_gpugate.runs.lease_client import GateRefused, LeaseClient
 from jupyter_gpugate.runs.lifecycle import REQUEUED
 from jupyter_gpugate.runs.orphaned_cgroup import OrphanedCgroup
@@ -59,9 +60,11 @@ class Attempts:
         addresses: Callable[[], Sequence[str]],
         grace_s: float,
         programs: Programs,
+        groups: Groups,
         log: logging.Logger,
     ) -> None:
         self._gate = gate
+        self._groups = groups
         self._tasks = tasks
         self._programs = programs
         self._addresses = addresses
@@ -127,6 +130,19 @@ class Attempts:
         self._tasks.spawn(guarded())
 
     async def _begin(self, record: Record, action: lf.Start) -> None:
+        """Start the supervisor, if all that had to complete first has completed."""
+        try:
+            problem = await self._groups.problem_of(record)
+        except asyncio.TimeoutError:
+            reason = "the end of a run that has to complete first is not recorded yet"
+            await self.handle(record, lf.NotBegun(reason, passing=True))
+            return
+        if problem:
+            await self.handle(record, lf.NotBegun(problem, passing=False, end=RunEnd.REJECTED))
+            return
+        await self._start_supervisor(record, action)
+
+    async def _start_supervisor(self, record: Record, action: lf.Start) -> None:
         """Start the supervisor; if the disk is full, try again for a while."""
         grant, digest = action.grant, self._programs.digest
         try:

@@ -40,7 +40,7 @@ EPISODES_LIMIT: Final = 32 << 20
 
 #: Fields that are kept when a summary is too large.
 _ESSENCE: Final = (
-    *("run_id", "name", "parameters", "command", "key", "machine"),
+    *("run_id", "name", "parameters", "command", "group", "key", "machine"),
     *("status", "submitted", "attempt", "end", "ended"),
 )
 

@@ -15,6 +15,7 @@ from typing import Any
 from jupyter_gpugate.core.messages import LiveLease
 from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.runs.folder import Torn
+from jupyter_gpugate.runs.groups import Groups
 from jupyter_gpugate.runs.ids import RUN_ID
 from jupyter_gpugate.runs.life import ACTIVE, ENDED, Life, Live
 from jupyter_gpugate.runs.machine import Machine, host_of
@@ -37,6 +38,7 @@ class Inventory:
         log: logging.Logger,
     ) -> None:
         self.records = Records(self._load)
+        self.groups = Groups(self.records)
         self.whole = asyncio.Event()  # all that has ended is in the records too
         self.root = root
         self._machine = machine

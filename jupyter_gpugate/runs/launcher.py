@@ -54,7 +54,13 @@ class Launcher:
         self.inventory = Inventory(runs, machine, partial(request_of, owner=owner), log)
         self.records = self.inventory.records
         self._attempts = Attempts(
-            gate, tasks, addresses=way.addresses, grace_s=grace_s, programs=programs, log=log
+            gate,
+            tasks,
+            addresses=way.addresses,
+            grace_s=grace_s,
+            programs=programs,
+            groups=self.inventory.groups,
+            log=log,
         )
         submissions = Submissions(
             self.inventory,
@@ -66,18 +72,21 @@ class Launcher:
             programs=programs,
             cache=cache,
         )
-        self._presence = Presence(
-            self.inventory,
-            gate,
-            tasks,
-            attempts=self._attempts,
-            submissions=submissions,
-            take_up=self._take_up,
-            log=log,
-        )
+        self._presence = self._presence_with(submissions)
         self.waited_for = WaitedFor(self.records, self._tasks, self._attempts.handle)
         self.intake = Intake(submissions, self._presence, self.waited_for)
         self.orders = Orders(self.records, self._attempts, grace_s)
+
+    def _presence_with(self, submissions: Submissions) -> Presence:
+        return Presence(
+            self.inventory,
+            self._gate,
+            self._tasks,
+            attempts=self._attempts,
+            submissions=submissions,
+            take_up=self._take_up,
+            log=self._log,
+        )
 
     async def start(self) -> None:
         """Restore the runs on the disk: adopt, finish or queue them again, oldest first."""

@@ -132,6 +132,7 @@ class NotBegun:
 
     reason: str
     passing: bool
+    end: RunEnd = RunEnd.FAILED  # of the run, unless the reason passes
 
 
 @dataclass(frozen=True)

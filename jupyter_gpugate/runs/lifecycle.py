@@ -111,8 +111,8 @@ def _not_begun(life: Life, event: lf.NotBegun) -> Step:
         return _give_back(life, course.grant, UNWANTED, RunEnd.CANCELLED)
     if event.passing:
         return _give_back(life, course.grant, event.reason)
-    life, decline = _give_back(life, course.grant, event.reason, RunEnd.FAILED)
-    life, record = _end(life, lf.Ending(RunEnd.FAILED, event.reason))
+    life, decline = _give_back(life, course.grant, event.reason, event.end)
+    life, record = _end(life, lf.Ending(event.end, event.reason))
     return life, (*decline, *record)
 
 

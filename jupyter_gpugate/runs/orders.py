@@ -11,7 +11,7 @@ from typing import Any
 from jupyter_gpugate.core.reports import STOPPED, EndName, RunEnd
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.attempts import Attempts
-from jupyter_gpugate.runs.life import ENDED, CancelAsked, Detached, OverTime
+from jupyter_gpugate.runs.life import ENDED, QUEUED, CancelAsked, Detached, OverTime
 from jupyter_gpugate.runs.record import Record, Records, Refused
 from jupyter_gpugate.runs.removal import remove_run
 
@@ -63,6 +63,32 @@ class Orders:
             await record.end.wait()
             return "supervisor killed"
         return "signal" if record.summary.get("outcome") else "withdrawn"
+
+    async def cancel_these(
+        self, run_ids: Sequence[str]
+    ) -> tuple[dict[str, Cancelled], dict[str, str]]:
+        """Stop several runs at once; return the stops, and why others were refused.
+
+        The runs that wait are withdrawn first, so that none of them starts in the others' place.
+        """
+        waiting = [r for r in run_ids if self._records.known(r).status == QUEUED]
+        ordered = [*waiting, *(r for r in run_ids if r not in set(waiting))]
+        works = await asyncio.gather(*map(self.cancel, ordered), return_exceptions=True)
+        stopped, refused = {}, {}
+        for run_id, work in zip(ordered, works, strict=True):
+            if isinstance(work, Cancelled):
+                stopped[run_id] = work
+            elif isinstance(work, Refused):
+                refused[run_id] = str(work)
+            else:
+                raise work
+        return stopped, refused
+
+    async def detach_these(self, run_ids: Sequence[str]) -> None:
+        """Detach several runs; those that have ended meanwhile need nothing."""
+        for run_id in run_ids:
+            if self._records.known(run_id).status != ENDED:
+                await self.detach(run_id)
 
     async def cancel_all(self) -> None:
         """Stop every unfinished run and wait for their ends."""

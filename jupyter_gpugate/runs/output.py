@@ -12,6 +12,8 @@ from typing import Final
 from jupyter_gpugate.runs.folder import Torn, opened_attempt
 
 OUTPUT_TAIL_BYTES: Final = 64 << 10
+#: Enough for the last few lines.
+LAST_BYTES: Final = 4 << 10
 #: The most bytes of the output that is shown below a card while it grows.
 REST_BYTES: Final = 16 << 10
 

@@ -49,6 +49,13 @@ def output_tail(record: Record, until: int | None = None) -> str:
     return output.output_tail(record.attempt_path, until) if record.attempt else ""
 
 
+def output_end(record: Record) -> str:
+    """Return the last few lines of the output."""
+    if record.status == ENDED:
+        return str(record.summary.get("output_tail", ""))[-output.LAST_BYTES :]
+    return output.read_output(record.attempt_path, limit=output.LAST_BYTES)[0]
+
+
 def output_from(record: Record, start: int) -> str:
     """Return the output from a byte on, or the end of it."""
     return output.output_from(record.attempt_path, start) if record.attempt else ""

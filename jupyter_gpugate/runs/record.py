@@ -24,6 +24,7 @@ MOST_PARAMETERS = 32
 VALUE_CHARS = 80
 COMMAND_CHARS = 400
 PARAMETERS = "Names and values; a very long value is cut."
+GROUP = "The group that it was submitted in, if any."
 COMMAND = "The command line of a program; a very long one is cut. Empty for a cell."
 
 A = TypeVar("A")
@@ -57,6 +58,7 @@ class RunRow:
     name: str
     parameters: Mapping[str, str] = field(metadata={"description": PARAMETERS})
     command: str = field(metadata={"description": COMMAND})
+    group: str | None = field(metadata={"description": GROUP})
     status: Status
     end: EndName | None
     reason: str
@@ -127,6 +129,7 @@ class Listed(NamedTuple):
     name: str
     parameters: Mapping[str, str]
     command: str  # of a program
+    group: str | None
 
 
 def listed_of(spec: Mapping[str, Any]) -> Listed:
@@ -136,6 +139,7 @@ def listed_of(spec: Mapping[str, Any]) -> Listed:
         spec["name"],
         {str(n): shortened(str(v), VALUE_CHARS) for n, v in parameters},
         shortened(shlex.join(map(str, spec.get("argv") or ())), COMMAND_CHARS),
+        spec.get("group"),
     )
 
 
@@ -151,6 +155,7 @@ def row_of(run_id: str, summary: Mapping[str, Any], host: str = "") -> RunRow:
         name=summary["name"],
         parameters=_of_kind(dict, summary.get("parameters")),
         command=_of_kind(str, summary.get("command")),
+        group=_of_kind(str, summary.get("group")) or None,
         status=summary["status"],
         end=summary.get("end"),
         reason=summary.get("reason", ""),
@@ -181,6 +186,7 @@ class Records:
         self._records: dict[str, Record] = {}
         self._past: dict[str, RunRow] = {}
         self._by_key: dict[str, str] = {}
+        self._by_group: dict[str, dict[str, None]] = {}
         self._load = load  # a run that is not at hand, from the disk
         self._loaded: dict[str, Record] = {}  # those asked for last
 
@@ -198,6 +204,7 @@ class Records:
         self._records[record.run_id] = record
         self._past.pop(record.run_id, None)
         self._note_key(record.run_id, record.spec.get("idempotency_key"))
+        self._note_group(record.run_id, record.spec.get("group"))
         if len(self._records) > AT_HAND:
             ended = [r for r in self if r.status == ENDED and r.life.stored]
             for old in ended[: len(ended) // 2]:
@@ -208,6 +215,7 @@ class Records:
         if row.run_id not in self._records:
             self._past[row.run_id] = row
             self._note_key(row.run_id, key)
+            self._note_group(row.run_id, row.group)
 
     def remove(self, run_id: str) -> None:
         """Forget a run and its key."""
@@ -216,6 +224,8 @@ class Records:
         self._loaded.pop(run_id, None)
         for key in [key for key, of in self._by_key.items() if of == run_id]:
             del self._by_key[key]
+        for members in self._by_group.values():
+            members.pop(run_id, None)
 
     def get(self, run_id: str) -> Record | None:
         record = self._records.get(run_id) or self._loaded.get(run_id)
@@ -256,6 +266,13 @@ class Records:
         run_id = self._by_key.get(key)
         return None if run_id is None else self.get(run_id)
 
+    def in_group(self, group: str) -> list[RunRow]:
+        """Return the runs of a group, oldest first."""
+        at_hand = (self._records.get(run_id) for run_id in self._by_group.get(group, ()))
+        past = (self._past.get(run_id) for run_id in self._by_group.get(group, ()))
+        rows = [*(record.row() for record in at_hand if record), *filter(None, past)]
+        return sorted(rows, key=lambda row: (row.submitted, row.run_id))
+
     def newest(self, name: str) -> Record | None:
         """The run of this name that was submitted last."""
         return next((self.get(r.run_id) for r in self.rows() if r.name == name), None)
@@ -282,3 +299,7 @@ class Records:
     def _note_key(self, run_id: str, key: object) -> None:
         if isinstance(key, str) and key:
             self._by_key[key] = run_id
+
+    def _note_group(self, run_id: str, group: object) -> None:
+        if isinstance(group, str) and group:
+            self._by_group.setdefault(group, {})[run_id] = None

@@ -9,7 +9,12 @@ from jupyter_gpugate.core.run_spec import FIELDS, REQUIRED
 from jupyter_gpugate.runs.record import Record, Refused
 
 #: Fields that are of one submit; the environment, which may hold keys, is not kept.
-_OF_ONE_SUBMIT: Final = frozenset({"idempotency_key", "kernel", "detach", "environment", "inputs"})
+_OF_ONE_SUBMIT: Final = frozenset(
+    {
+        *("idempotency_key", "kernel", "detach", "environment", "inputs"),
+        *("group", "group_size", "at_most", "after"),
+    }
+)
 #: Fields whose values are added to those of the earlier run, name by name.
 _MERGED: Final = ("parameters", "hints", "chosen")
 

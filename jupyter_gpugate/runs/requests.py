@@ -121,6 +121,9 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         model=(spec.get("device_model") or "").strip(),
         service=bool(spec.get("service")),
         by_url=bool(spec.get("ready_url")),
+        group=spec.get("group") or "",
+        at_most=spec.get("at_most"),
+        after=tuple(spec.get("after_runs") or ()),
     )
 
 

@@ -63,6 +63,7 @@ class Submissions:
         cache: Path | None = None,
     ) -> None:
         self._inventory = inventory
+        self._groups = inventory.groups
         self._records = inventory.records
         self._machine = machine
         self._programs = programs
@@ -128,11 +129,15 @@ class Submissions:
 
     async def _queue(self, body: Mapping[str, Any], digest: str) -> Record:
         run_id = new_run_id()
+        if body.get("group") or body.get("after"):
+            await self._inventory.whole.wait()  # they may have ended
+        self._groups.begin(run_id, body)
         self.under_way.add(run_id)
         try:
             return await self._tasks.unbroken(self._queued(run_id, body, digest))
         finally:
             self.under_way.discard(run_id)
+            self._groups.finish(run_id)
 
     async def _queued(self, run_id: str, body: Mapping[str, Any], digest: str) -> Record:
         spec, environ, request = await self._prepared(run_id, body, digest)
@@ -178,6 +183,7 @@ class Submissions:
                 body["gpus"] = max(1, body["gpus"])
         refuse_half_a_service(body)
         spec, environ = spec_of(run_id, body, self._root, digest)
+        spec["after_runs"] = self._groups.awaited(body)
         source = await self._read(spec, environ, body)
         _refuse_unreadable(source)
         fields = ("source_hash", "files", "packages", "runtime", "python")

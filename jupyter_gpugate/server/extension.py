@@ -69,7 +69,7 @@ class GpuGate(ExtensionApp):
     ).tag(config=True)
     max_running_per_user = Int(None, allow_none=True, help="Active runs per user.").tag(config=True)
     max_runs_per_device = Int(8, help="Active runs per device.").tag(config=True)
-    max_queued_per_user = Int(200, help="Queued runs per user.").tag(config=True)
+    max_queued_per_user = Int(1000, help="Queued runs per user.").tag(config=True)
     placement = CaselessStrEnum(["spread", "pack"], "spread", help="How devices are chosen.").tag(
         config=True
     )

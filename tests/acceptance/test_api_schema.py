@@ -47,7 +47,8 @@ def test_the_description_names_every_route(shared_server: Served) -> None:
         assert operation["summary"], (method, path)
         assert {"400", "401", "403", "503"} <= set(operation["responses"])
         places = [(one["name"], one["required"]) for one in in_path(operation)]
-        assert places == [("run_id", True)] * ("{run_id}" in path)
+        named = [name for name in ("run_id", "group_id") if f"{{{name}}}" in path]
+        assert places == [(name, True) for name in named]
 
 
 def test_the_page_names_exactly_the_routes_that_exist() -> None:

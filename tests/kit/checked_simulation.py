@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.explaining.snapshot import inputs_of, replay, snapshot
+from jupyter_gpugate.core.reports import RunEnd
 from jupyter_gpugate.core.requests import Basis, Grant
 from jupyter_gpugate.core.resources import GB, RAM
 from jupyter_gpugate.core.samples import Device
@@ -64,6 +65,7 @@ class CheckedSimulation(Simulation):
         self._fences_grow([grant for _, grant in self.granted[before:]])
         self._whoever_waits_is_told_why(tick)
         self._shares_add_up()
+        self._groups_keep_to_their_limits(tick)
         self._granting_ticks += bool(tick.decisions.grants)
         granting = tick.decisions.grants and self._granting_ticks % GRANTING_TICKS == 1
         if granting or len(self.ticks) % SNAPSHOT_TICKS == 0:
@@ -122,6 +124,19 @@ class CheckedSimulation(Simulation):
         for run_id, queued in tick.decided.queue.items():
             if run_id not in granted:
                 assert self.decisions.reasons_of(queued.key), f"{run_id} waits without a reason"
+
+    def _groups_keep_to_their_limits(self, tick: Tick) -> None:
+        """At most so many of a group are active, and nothing starts before what it waits for."""
+        requests = {r: queued.request for r, queued in tick.decided.queue.items()}
+        active = [lease.request for lease in tick.decided.leases.values()]
+        for grant in tick.decisions.grants:
+            request = requests[grant.run_id]
+            active.append(request)
+            assert not set(request.after) & (set(requests) | set(tick.decided.leases)), request
+            ends = [tick.decided.ended[r].end.kind for r in request.after]
+            assert set(ends) <= {RunEnd.COMPLETED}, (request, ends)
+            mates = [r for r in active if (r.owner, r.group) == (request.owner, request.group)]
+            assert request.at_most is None or len(mates) <= request.at_most, mates
 
     def _shares_add_up(self) -> None:
         for shares in self.state.attribution.resources.values():

@@ -98,6 +98,14 @@ WORDS = [
         ),
     ),
     (
+        Reason(Check.AFTER, None, {"unfinished": 1}, who=("r1",)),
+        "starts only after r1 has completed",
+    ),
+    (
+        Reason(Check.GROUP, None, {"running": 2, "limit": 2}, who=("r1", "r2")),
+        "its group runs at most 2 at a time: waits for r1, r2",
+    ),
+    (
         Reason(Check.JOURNAL),
         "it could start, but the gate cannot write its journal; no run starts until it can",
     ),

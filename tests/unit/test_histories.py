@@ -117,10 +117,19 @@ class History:
             "service": dice.random() < 0.15,
             "by_url": dice.random() < 0.7,
             "max_wait_s": dice.choice([None, None, 50.0]),
+            **self.company(),
         }
         name = f"eval{dice.randrange(6)}"
         for _ in range(copies):
             self.simulation.submit(name, behaviour, **fields)
+
+    def company(self) -> dict[str, Any]:
+        """Return the group of a run, or the runs that have to complete first, if any."""
+        dice, known = self.random, sorted(self.simulation.submitted)
+        number = dice.randrange(3)
+        group = {"group": f"group-{number}", "at_most": number + 1}
+        others = {"after": tuple(dice.sample(known, min(len(known), dice.randrange(3))))}
+        return {**(group if dice.random() < 0.2 else {}), **(others if dice.random() < 0.1 else {})}
 
     def cancel(self) -> None:
         known = [*self.simulation.state.queue, *self.simulation.runs]

@@ -50,6 +50,10 @@ BODY: dict[str, Any] = {
     "max_wait_s": 1.5,
     "time_limit_s": 2.5,
     "detach": True,
+    "group": "g20260914-101502-kqzfa",
+    "group_size": 2,
+    "at_most": 1,
+    "after": ["20260914-101502-kqzfa"],
     "idempotency_key": "key",
     "kernel": {"pid": 1, "start_ticks": 2, "boot_id": "boot", "notebook": ""},
 }

@@ -76,6 +76,8 @@ class Asks(NamedTuple):
     parked: bool
     running: int  # of the same owner
     allowed: Optional[frozenset[str]] = None  # the devices it may be placed on; None: all
+    awaited: tuple[str, ...] = ()  # unfinished runs that have to complete first
+    in_group: tuple[str, ...] = ()  # active runs of its group, if that has a limit
 
     def on(self, room: Room) -> Ask:
         """Return its charge there: its need if that is known, or a provisional charge."""
@@ -114,8 +116,9 @@ def check(
     asks: Asks, rooms: Mapping[str, Room], machine: Optional[Reason]
 ) -> Union[Admission, KeptWaiting]:
     """Every check on one request; an admission is placed but not yet counted."""
-    if asks.parked:
-        return KeptWaiting((Reason(Check.PARKED),))
+    held_back = _held_back(asks)
+    if held_back is not None:
+        return KeptWaiting((held_back,))
     ram = ram_of(rooms, asks)
     asked = {RAM: asks.on(ram)}
     devices: tuple[str, ...] = ()
@@ -200,6 +203,18 @@ def _nearest(asks: Asks, rooms: Mapping[str, Room], looks: Mapping[str, Look]) -
 
 
 # -- one check each: None where it passes -----------------------------------------------------
+
+
+def _held_back(asks: Asks) -> Optional[Reason]:
+    """Return a reason that no memory can remove, so that none is looked for."""
+    if asks.parked:
+        return Reason(Check.PARKED)
+    if asks.awaited:
+        return Reason(Check.AFTER, None, {"unfinished": len(asks.awaited)}, who=asks.awaited)
+    limit, running = asks.key.at_most, len(asks.in_group)
+    if limit is not None and running >= limit:
+        return Reason(Check.GROUP, None, {"running": running, "limit": limit}, who=asks.in_group)
+    return None
 
 
 def _user_limit(asks: Asks) -> Optional[Reason]:

@@ -68,13 +68,14 @@ class Walk:
         self.machine = machine_reason(state)
         self.heads = Heads(self.rooms)
         self.running: dict[str, int] = {}
+        self._in_group: dict[tuple[str, str], tuple[str, ...]] = {}
         for lease in state.leases.values():
-            owner = lease.request.owner
-            self.running[owner] = self.running.get(owner, 0) + 1
+            self._count(lease.request)
         self._now = now
         self._fence = state.fence
         self._parked: dict[str, bool] = {}
         self._allowed: dict[Choice, Optional[frozenset[str]]] = {}
+        self._awaited: dict[tuple[str, ...], tuple[str, ...]] = {(): ()}
 
     def admit(self) -> Decisions:
         """Admit every request that fits, and set room aside for heads."""
@@ -124,7 +125,23 @@ class Walk:
             parked=parked,
             running=self.running.get(key.owner, 0),
             allowed=self._allowed[key.choice],
+            awaited=self._awaited_of(key.after),
+            in_group=self._in_group.get((key.owner, key.group), ()) if key.group else (),
         )
+
+    def _awaited_of(self, after: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the runs among these that have not ended; of a group many requests wait for."""
+        if after not in self._awaited:
+            queue, leases = self.state.queue, self.state.leases
+            self._awaited[after] = tuple(r for r in after if r in queue or r in leases)
+        return self._awaited[after]
+
+    def _count(self, request: Request) -> None:
+        """Count a run as active, for its owner and for its group."""
+        owner, group = request.owner, (request.owner, request.group)
+        self.running[owner] = self.running.get(owner, 0) + 1
+        if request.group:
+            self._in_group[group] = (*self._in_group.get(group, ()), request.run_id)
 
     def _is_parked(self, run_side: str) -> bool:
         if run_side not in self._parked:
@@ -140,7 +157,7 @@ class Walk:
         """Count an admission against all that come later, and make its grant."""
         request, asks = queued.request, admission.asks
         self._fence += 1
-        self.running[request.owner] = self.running.get(request.owner, 0) + 1
+        self._count(request)
         for resource, ask in asks.items():
             # RAM is one machine's, however many cgroups look at it: until the next tick tells,
             # each counts the grant.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Callable
 
 from jupyter_gpugate.core.decisions import Check, Reason
@@ -51,6 +51,25 @@ def _who(reason: Reason) -> str:
 
 def _parked(_state: GateState, _reason: Reason) -> str:
     return "parked: the server that submitted it is not responding; it keeps its place"
+
+
+def _after(_state: GateState, reason: Reason) -> str:
+    names, others = _first(reason.who)
+    if len(reason.who) == 1:
+        return f"starts only after {names} has completed"
+    return f"starts only after {len(reason.who)} runs have completed: {names}{others}"
+
+
+def _group(_state: GateState, reason: Reason) -> str:
+    names, others = _first(reason.who)
+    limit = reason.numbers["limit"]
+    return f"its group runs at most {limit} at a time: waits for {names}{others}"
+
+
+def _first(who: Sequence[str]) -> tuple[str, str]:
+    """Return the first names of a list, and how many more there are in words."""
+    left_out = len(who) - _NAMED
+    return ", ".join(who[:_NAMED]), f" and {left_out} more" if left_out > 0 else ""
 
 
 def _lock(state: GateState, reason: Reason) -> str:
@@ -169,6 +188,8 @@ def _journal(_state: GateState, _reason: Reason) -> str:
 
 _WORDS: dict[Check, Callable[[GateState, Reason], str]] = {
     Check.PARKED: _parked,
+    Check.AFTER: _after,
+    Check.GROUP: _group,
     Check.LOCK: _lock,
     Check.DRAIN: _drain,
     Check.EXCLUSIVE: _exclusive,

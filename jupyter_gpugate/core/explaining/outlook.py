@@ -45,8 +45,10 @@ def _moment(state: GateState, reason: Reason, ends: Mapping[str, float], now: fl
         end = ends.get(lease.run_id, math.inf)
         return end if end > now else math.inf
 
-    if reason.check is Check.EXCLUSIVE:
+    if reason.check in (Check.EXCLUSIVE, Check.AFTER, Check.GROUP):
         there = [state.leases[run_id] for run_id in reason.who if run_id in state.leases]
+        if reason.check is Check.GROUP:
+            return min(map(end_of, there), default=math.inf)
         whole = len(there) == len(reason.who)
         return max(map(end_of, there), default=math.inf) if whole else math.inf
     if reason.check is not Check.FIT or reason.resource is None:

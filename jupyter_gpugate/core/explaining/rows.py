@@ -63,6 +63,7 @@ class RunningRow:
 
     run_id: str
     name: str
+    group: str
     owner: str
     phase: Phase
     attempt: int
@@ -118,6 +119,7 @@ class QueuedRow:
 
     run_id: str
     name: str
+    group: str
     owner: str
     position: int
     waited_s: float

@@ -83,6 +83,7 @@ def running_row(state: GateState, lease: RunLease, now: float) -> RunningRow:
     return RunningRow(
         run_id=lease.run_id,
         name=request.family.name,
+        group=request.group,
         owner=request.owner,
         phase=lease.phase,
         attempt=lease.attempt.number,

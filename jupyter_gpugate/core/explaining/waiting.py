@@ -69,6 +69,7 @@ class WaitingRows:
         return QueuedRow(
             run_id=request.run_id,
             name=request.family.name,
+            group=request.group,
             owner=request.owner,
             position=position,
             waited_s=self._now - queued.waits_since,

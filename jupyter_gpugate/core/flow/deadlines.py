@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Decisions
-from jupyter_gpugate.core.endings import End
+from jupyter_gpugate.core.endings import IN_VAIN, End
 from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.leases import Granted, Live
 from jupyter_gpugate.core.memory.lingering import is_there
@@ -44,6 +44,21 @@ def due(state: GateState, sample: Sample, last: Decisions, now: float) -> Iterab
         )
         if now >= lock.until or kernel_gone:
             yield ev.Unlocked(now, lock.resource)
+
+
+def in_vain(state: GateState, now: float) -> Iterable[ev.Withdrawn]:
+    """Return the ends of queued runs that start only after a run that did not complete."""
+    if not any(queued.request.after for queued in state.queue.values()):
+        return
+    kinds = {run_id: ended.end.kind for run_id, ended in state.ended.items()}
+    for run_id, queued in state.queue.items():  # those that it waits for come before it
+        for first in queued.request.after:
+            kind = kinds.get(first, RunEnd.COMPLETED)
+            if kind is not RunEnd.COMPLETED:
+                kinds[run_id] = RunEnd.REJECTED
+                end = End(RunEnd.REJECTED, "after", f"{first} {IN_VAIN[kind]}")
+                yield ev.Withdrawn(now, run_id, end.kind, end.reason)
+                break
 
 
 def _expired(state: GateState, last: Decisions, now: float) -> Iterable[ev.Event]:

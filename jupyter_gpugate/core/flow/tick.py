@@ -13,7 +13,7 @@ from typing import Optional
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.decisions import Check, Decisions, KeptWaiting, Reason
-from jupyter_gpugate.core.flow.deadlines import due
+from jupyter_gpugate.core.flow.deadlines import due, in_vain
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.flow.retries import with_retry
 from jupyter_gpugate.core.learning.observations import sedimented
@@ -124,6 +124,7 @@ def _advance(
             fault, found = f"{type(error).__name__}: {error}", ()
         state = _fold(state, found, events, wall)
     state = _fold(state, list(due(state, happened.sample, last, now)), events, wall)
+    state = _fold(state, list(in_vain(state, now)), events, wall)
     return state, tuple(events), fault
 
 

@@ -165,6 +165,16 @@ class CardAnswer:
 
 
 @dataclass(frozen=True)
+class GroupCardAnswer:
+    """A group's table as a finished page."""
+
+    group: str
+    status: Status
+    html: str
+    orders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class PanelAnswer:
     """The snapshot as a finished page, and the unfinished runs in it."""
 

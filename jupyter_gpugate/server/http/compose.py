@@ -258,18 +258,18 @@ def _running_row(row: RunningRow, record: Record | None) -> RunningAnswer:
     """Return a row with what the run side has recorded of its run, and of its user's orders."""
     if record is not None:
         row = replace(row, cancel_requested=record.life.cancelled)
-    _, parameters, command = _listed(record)
-    return RunningAnswer(**vars(row), parameters=parameters, command=command)
+    listed = _listed(record)
+    return RunningAnswer(**vars(row), parameters=listed.parameters, command=listed.command)
 
 
 def _queued_row(row: QueuedRow, record: Record | None) -> QueuedAnswer:
-    _, parameters, command = _listed(record)
-    return QueuedAnswer(**vars(row), parameters=parameters, command=command)
+    listed = _listed(record)
+    return QueuedAnswer(**vars(row), parameters=listed.parameters, command=listed.command)
 
 
 def _listed(record: Record | None) -> Listed:
     """Return the parameters and the command of a run, which the gate itself does not know."""
-    return Listed("", {}, "") if record is None else listed_of(record.spec)
+    return Listed("", {}, "", None) if record is None else listed_of(record.spec)
 
 
 async def machine_answer(gate: Gate, inventory: Inventory) -> MachineAnswer:

@@ -28,7 +28,13 @@ from jupyter_gpugate.server.http.answers import (
 from jupyter_gpugate.server.http.api import ApiHandler
 from jupyter_gpugate.server.http.compose import machine_answer, queue_answer, with_values
 from jupyter_gpugate.server.http.contract import call
-from jupyter_gpugate.server.http.openapi import RUN_ID, document
+from jupyter_gpugate.server.http.group_handlers import (
+    GroupCancelHandler,
+    GroupCardHandler,
+    GroupDetachHandler,
+    GroupHandler,
+)
+from jupyter_gpugate.server.http.openapi import ID, NAMED, document
 from jupyter_gpugate.server.http.pages import CardHandler, PanelHandler
 from jupyter_gpugate.server.http.polls import essence_of
 from jupyter_gpugate.server.http.run_body import RunBody, submitted_fields
@@ -233,6 +239,10 @@ HANDLERS: tuple[type[ApiHandler], ...] = (
     EpisodesHandler,
     ExportHandler,
     StoryHandler,
+    GroupHandler,
+    GroupCardHandler,
+    GroupCancelHandler,
+    GroupDetachHandler,
     QueueHandler,
     EstimateHandler,
     MachineHandler,
@@ -253,11 +263,17 @@ def described() -> str:
     return json.dumps(document(HANDLERS))
 
 
+def _pattern(path: str) -> str:
+    pattern = re.escape(path)
+    for name in NAMED:
+        pattern = pattern.replace(rf"\{{{name}\}}", f"({ID})")
+    return pattern
+
+
 def api_routes(services: Services) -> list[tuple[str, type[RequestHandler], dict[str, object]]]:
     """The routes of the user API."""
     shared: dict[str, object] = {"services": services}
     routes: list[tuple[str, type[RequestHandler], dict[str, object]]] = [
-        (API_PATH + re.escape(handler.path).replace(r"\{run_id\}", f"({RUN_ID})"), handler, shared)
-        for handler in HANDLERS
+        (API_PATH + _pattern(handler.path), handler, shared) for handler in HANDLERS
     ]
     return [*routes, (f"{API_PATH}/.*", NothingHere, shared)]

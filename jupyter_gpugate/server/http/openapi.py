@@ -18,7 +18,10 @@ from jupyter_gpugate.server.http.wire import NoQuery
 #: A part of an OpenAPI document, whose form is given by its specification.
 OpenApi = dict[str, Any]
 
-RUN_ID = r"[A-Za-z0-9._-]{1,64}"
+#: Of a run or a group in a path.
+ID = r"[A-Za-z0-9._-]{1,64}"
+#: The parts of a path that name something.
+NAMED = ("run_id", "group_id")
 #: Every call may answer with these: bad input, no permission, no gate.
 ALWAYS = (400, 401, 403, 503)
 JSON = "application/json"
@@ -88,9 +91,9 @@ def _operation(path: str, method: str, call: Call, schemas: _Schemas) -> OpenApi
 
 def _parameters(path: str, query: type[BaseModel]) -> list[OpenApi]:
     found: list[OpenApi] = []
-    if "{run_id}" in path:
-        schema = {"type": "string", "pattern": f"^{RUN_ID}$"}
-        found.append({"name": "run_id", "in": "path", "required": True, "schema": schema})
+    for name in named_in(path):
+        schema: OpenApi = {"type": "string", "pattern": f"^{ID}$"}
+        found.append({"name": name, "in": "path", "required": True, "schema": schema})
     described = query.model_json_schema() if query is not NoQuery else {}
     for name, schema in described.get("properties", {}).items():
         schema.pop("title", None)
@@ -104,6 +107,11 @@ def _parameters(path: str, query: type[BaseModel]) -> list[OpenApi]:
             }
         )
     return found
+
+
+def named_in(path: str) -> list[str]:
+    """Return the names of the variable parts of a path."""
+    return [name for name in NAMED if f"{{{name}}}" in path]
 
 
 def _without_null(schema: OpenApi) -> OpenApi:
@@ -133,7 +141,7 @@ def _responses(path: str, call: Call, schemas: _Schemas) -> OpenApi:
             answers[str(status)]["headers"] = {"ETag": {"schema": {"type": "string"}}}
     if call.polled:
         answers["304"] = {"description": "Nothing has changed since the given ETag"}
-    missing = {404} if "{run_id}" in path else set()
+    missing = {404} if named_in(path) else set()
     large = {413} if call.body is not None else set()
     for status in sorted({*ALWAYS, *call.errors, *missing, *large}):
         answers[str(status)] = {

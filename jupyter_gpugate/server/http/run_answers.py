@@ -13,7 +13,7 @@ from jupyter_gpugate.core.requests import Retry
 from jupyter_gpugate.gate.port import StoryEvent
 from jupyter_gpugate.runs.folder import Stored
 from jupyter_gpugate.runs.reading import Exported
-from jupyter_gpugate.runs.record import COMMAND, PARAMETERS, RunRow
+from jupyter_gpugate.runs.record import COMMAND, GROUP, PARAMETERS, RunRow
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class RunAnswer:
     name: str
     parameters: Mapping[str, str] = field(metadata={"description": PARAMETERS})
     command: str = field(metadata={"description": COMMAND})
+    group: str | None = field(metadata={"description": GROUP})
     workers: int
     gpus: int
     repeats: str | None = field(

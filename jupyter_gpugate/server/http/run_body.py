@@ -15,6 +15,8 @@ from jupyter_gpugate.server.http.wire import (
     Bytes,
     ChosenBytes,
     Declared,
+    GroupId,
+    Ids,
     KernelBody,
     LimitName,
     Name,
@@ -76,6 +78,8 @@ class _SourceOrArgv(Body):
             raise ValueError("must not have both a source and an argv")
         if run["argv"] is not None and (run["workers"] != 1 or run["episodes"] != 1):
             raise ValueError("a program has one worker and one episode")
+        if run["group"] is None and (run["at_most"] or run["group_size"]):
+            raise ValueError("at_most and group_size need a group")
         return self
 
 
@@ -117,6 +121,8 @@ TYPES: dict[str, FieldType] = {
     "outputs": list[Name],
     "idempotency_key": Annotated[str, Field(max_length=128)],
     "kernel": KernelBody | None,
+    "group": GroupId | None,
+    "after": Ids,
 }
 
 

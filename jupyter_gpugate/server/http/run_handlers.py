@@ -83,6 +83,7 @@ def _is_asked_for(row: RunRow, asked: RunsQuery) -> bool:
     return (
         asked.status in (None, *statuses)
         and asked.name in (None, row.name)
+        and asked.group in (None, row.group)
         and (asked.run in (None, row.name) or _begins_or_ends(row.run_id, asked.run))
     )
 

@@ -16,7 +16,7 @@ from jupyter_gpugate.gate.port import Locked, Samples, Unlocked
 from jupyter_gpugate.runs.orders import Cancelled
 from jupyter_gpugate.runs.reading import Output
 from jupyter_gpugate.server.feed import Transitions
-from jupyter_gpugate.server.http import answers, run_answers
+from jupyter_gpugate.server.http import answers, group_answers, run_answers
 from jupyter_gpugate.server.http.wire import Declared
 
 
@@ -61,6 +61,9 @@ DrainAnswer = model_of(answers.DrainAnswer, answers.DrainAndStopAnswer)
 CalibrationsAnswer = model_of(answers.CalibrationsAnswer)
 TransitionsAnswer = model_of(Transitions, name="TransitionsAnswer")
 SamplesAnswer = model_of(Samples, name="SamplesAnswer")
+GroupCardAnswer = model_of(answers.GroupCardAnswer)
+GroupAnswer = model_of(group_answers.GroupAnswer)
+GroupCancelAnswer = model_of(group_answers.GroupCancelAnswer)
 CardAnswer = model_of(answers.CardAnswer)
 PanelAnswer = model_of(answers.PanelAnswer)
 OpenApiAnswer = model_of(answers.OpenApiAnswer)

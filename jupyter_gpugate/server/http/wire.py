@@ -17,7 +17,14 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from jupyter_gpugate.core.reports import EndName, Status
-from jupyter_gpugate.core.run_spec import FIELD, LEAST_CHOSEN_BYTES, LOCK_S, LONGEST_LOCK_S
+from jupyter_gpugate.core.run_spec import (
+    FIELD,
+    GROUP_ID,
+    LEAST_CHOSEN_BYTES,
+    LOCK_S,
+    LONGEST_LOCK_S,
+    MOST_AFTER,
+)
 from jupyter_gpugate.core.run_spec import NAME as RUN_NAME
 
 BODY_LIMIT_BYTES = 256 * 1024
@@ -33,6 +40,8 @@ LIMIT = (
     r"|SIGPENDING|STACK)$"
 )
 CURSOR = r"^[0-9]{1,12}(\.[0-9]{1,9})?~[A-Za-z0-9._-]{1,64}$"
+GROUP = f"^{GROUP_ID}$"
+ID = r"^[A-Za-z0-9._-]{1,64}$"
 #: The patterns in words.
 PATTERNS = {
     NAME: "must be 1 to 64 letters, digits, dots, underscores and hyphens, "
@@ -41,9 +50,14 @@ PATTERNS = {
     VARIABLE: "must be the name of a variable, without = and NUL",
     LIMIT: "must be the name of a limit, such as NOFILE or CORE",
     CURSOR: "must be the next_cursor of a page",
+    GROUP: "must be the id of a group, such as g20260914-101502-kqzfa",
+    ID: "must be the id of a run or of a group",
 }
 
 Name = Annotated[str, StringConstraints(pattern=NAME)]
+GroupId = Annotated[str, StringConstraints(pattern=GROUP)]
+#: Ids of runs and of groups.
+Ids = Annotated[list[Annotated[str, StringConstraints(pattern=ID)]], Field(max_length=MOST_AFTER)]
 Bytes = Annotated[int, Field(gt=0, le=MOST_BYTES)]
 ChosenBytes = Annotated[int, Field(ge=LEAST_CHOSEN_BYTES, le=MOST_BYTES)]
 LimitName = Annotated[str, StringConstraints(pattern=LIMIT)]
@@ -186,6 +200,7 @@ class RunsQuery(NoQuery):
         description="Only runs of this name, or with ids that begin, or end, like this.",
     )
     name: Name | None = Field(default=None, description="Only runs of this name.")
+    group: GroupId | None = Field(default=None, description="Only runs of this group.")
     sort: Literal["newest", "oldest"] = "newest"
     limit: int = Field(default=100, ge=1, le=1000, description="Runs per page.")
     cursor: str | None = Field(
@@ -255,6 +270,7 @@ PLAIN = {
 #: of the hand.
 SHOWN = frozenset(name for name, field in FIELD.items() if field.kind) | {
     "name", "limits", "hints", "chosen", "inputs",
+    "group",
     "seconds", "resource", "stop_runs", "wait", "status", "sort", "limit", "from", "after", "since",
     "forget",
 }  # fmt: skip

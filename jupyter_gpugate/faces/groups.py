@@ -1,0 +1,185 @@
+"""The card of a group of runs: one table with a row for each run, as text and as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Final, Optional
+
+from jupyter_gpugate.faces import columns, tables, words
+from jupyter_gpugate.faces.words import Json
+
+#: States and ends in the order in which a summary counts them, in words.
+_COUNTED: Final = {
+    "active": "active",
+    "queued": "waiting",
+    "completed": "completed",
+    "failed": "failed",
+    "oom": "out of memory",
+    "expired": "expired",
+    "rejected": "rejected",
+    "lost": "lost",
+    "cancelled": "cancelled",
+}
+#: Ends after which nobody asks why.
+_PLAIN_ENDS: Final = ("completed", "cancelled")
+_RESULT_CHARS: Final = 100
+_VALUE_CHARS: Final = 24
+#: A table of this many rows is shown whole; a longer one scrolls.
+_SCROLLS: Final = "max-height:32em;overflow:auto"
+
+
+def bundle(group: Json, note: str = "") -> dict[str, str]:
+    """Both forms by MIME type, for a display."""
+    return {"text/plain": text(group, note), "text/html": html(group, note)}
+
+
+def title(group: Json) -> str:
+    """Return the name of a group's runs and the state of all together, in one line."""
+    return f"{group.get('name', '?')} · {summary(group)}"
+
+
+def summary(group: Json) -> str:
+    """Count the runs by state: "12 runs: 1 active, 10 completed, 1 failed"."""
+    counts: Json = group.get("counts") or {}
+    total = sum(counts.values())
+    parts = [f"{counts[key]:,} {word}" for key, word in _COUNTED.items() if counts.get(key)]
+    runs = "1 run" if total == 1 else f"{total:,} runs"
+    size = group.get("size")
+    missing = f"; {total:,} of {size:,} were submitted" if size and total < size else ""
+    return f"{runs}: {', '.join(parts)}{missing}"
+
+
+def text(group: Json, note: str = "", width: Optional[int] = None) -> str:
+    """Render the table for a terminal, a log or a saved notebook."""
+    lines = [f"{words.visible(title(group))} · {group.get('group')}"]
+    table = [[words.visible(cell) for cell in row] for row in rows(group)]
+    lines += columns.aligned(table, width)
+    lines += [f"  {line}" for line in remarks(group)]
+    lines += [f"  {line}" for line in _commands(group)]
+    if note:
+        lines.append(f"  {note}")
+    return "\n".join(lines)
+
+
+def html(group: Json, note: str = "", *, commands: bool = True) -> str:
+    """Render the table for a page: no script, readable when its style is taken away.
+
+    ``commands`` says how to stop the runs from elsewhere, for a page that has no buttons.
+    """
+    parts = [
+        f"<div><b>{escape(str(group.get('name', '?')))}</b> · {escape(summary(group))} ",
+        f'<code style="float:right;opacity:.7">{escape(str(group.get("group")))}</code></div>',
+        f'<div style="{_SCROLLS}">{tables.html_table(rows(group))}</div>',
+        *(f"<div>{escape(line)}</div>" for line in remarks(group)),
+        *(f"<div>{escape(line)}</div>" for line in (_commands(group) if commands else ())),
+        f'<div style="margin-top:6px"><b>{escape(note)}</b></div>' if note else "",
+    ]
+    return "".join(parts)
+
+
+def rows(group: Json) -> list[list[str]]:
+    """Return the table; its first row names the columns."""
+    runs: Sequence[Json] = group.get("runs") or ()
+    names = parameter_names(runs)
+    several = any(((run.get("episodes") or {}).get("of") or 1) > 1 for run in runs)
+    head = ["run", *names, "state", *(["episodes"] if several else []), "peak of reserved", ""]
+    return [head, *(_row(run, names, several=several) for run in runs)]
+
+
+def parameter_names(runs: Sequence[Json]) -> list[str]:
+    """Return the names of the parameters of these runs, those first in which they differ."""
+    values: dict[str, set[Optional[str]]] = {}
+    for run in runs:
+        for name in run.get("parameters") or {}:
+            values.setdefault(name, {one.get("parameters", {}).get(name) for one in runs})
+    return sorted(values, key=lambda name: len(values[name]) == 1)
+
+
+def remarks(group: Json) -> Iterator[str]:
+    """Yield how many runs are active at a time, and how to see why some did not complete."""
+    if group.get("at_most") and group.get("status") != "ended":
+        yield f"at most {group['at_most']:,} at a time"
+    failed = unsuccessful(group)
+    if failed:
+        yield (
+            f"{len(failed):,} did not complete; why: "
+            f'jupyter_gpugate.get("{group.get("group")}").explain(), or in a terminal '
+            f"`jupyter gpugate show {group.get('group')}`"
+        )
+
+
+def unsuccessful(group: Json) -> list[Json]:
+    """Return the runs that ended without completing, except those that were cancelled."""
+    ended = (run for run in group.get("runs") or () if run.get("end"))
+    return [run for run in ended if run["end"] not in _PLAIN_ENDS]
+
+
+def setting(run: Json) -> str:
+    """Name a run of a group by its parameters, or by its id if it has none."""
+    return words.parameters(run) or str(run.get("run_id"))
+
+
+def outcome(run: Json) -> str:
+    """Return what came of a run: its last line of output, or why it waits or did not complete."""
+    if run.get("status") == "queued":
+        reasons = run.get("reasons") or ()
+        return words.why(reasons[0]) if reasons else "not evaluated yet"
+    if run.get("end") and run["end"] != "completed":
+        return str(run.get("error") or _why(run))
+    return str(run.get("last_line") or "")
+
+
+def _why(run: Json) -> str:
+    reason = str(run.get("exit_detail") or run.get("exit_reason") or "").replace("_", " ")
+    if run.get("oom_evidence"):
+        return words.ended(run)
+    return "" if reason in ("", run.get("end")) else reason
+
+
+def _row(run: Json, names: Sequence[str], *, several: bool) -> list[str]:
+    parameters: Json = run.get("parameters") or {}
+    episodes: Json = run.get("episodes") or {}
+    done = f"{episodes.get('done', 0):,} of {episodes.get('of', 1):,}"
+    return [
+        str(run.get("run_id")),
+        *(columns.cut(str(parameters.get(name, "")), _VALUE_CHARS) for name in names),
+        _state(run),
+        *([done] if several else []),
+        _memory(run),
+        columns.cut(outcome(run), _RESULT_CHARS),
+    ]
+
+
+def _state(run: Json) -> str:
+    if run.get("status") == "queued":
+        return "waiting, tried before" if (run.get("attempt") or 0) > 0 else "waiting"
+    if run.get("status") != "ended":
+        return words.standing(run)
+    state = _COUNTED.get(str(run.get("end")), str(run.get("end")))
+    return f"{state}, attempt {run['attempt']}" if (run.get("attempt") or 0) > 1 else state
+
+
+def _memory(run: Json) -> str:
+    peaks, charges = run.get("peaks") or {}, run.get("charges") or {}
+    parts = []
+    for label, names in _kinds({**charges, **peaks}).items():
+        peak = sum(peaks.get(name, 0) for name in names)
+        charge = sum(charges.get(name, 0) for name in names)
+        amount = words.of(peak, charge) if charge else words.mb(peak)
+        parts.append(f"{label} {amount}")
+    return ", ".join(parts)
+
+
+def _kinds(amounts: Mapping[str, object]) -> dict[str, list[str]]:
+    """Return the resources by kind: RAM, and the memory of all devices."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(amounts, key=lambda name: name != "ram"):
+        found.setdefault("RAM" if name == "ram" else "VRAM", []).append(name)
+    return found
+
+
+def _commands(group: Json) -> Iterator[str]:
+    if group.get("status") != "ended":
+        name = group.get("group")
+        yield f"to stop all: %gpu_cancel {name}, or in a terminal `jupyter gpugate cancel {name}`"
