@@ -17,6 +17,8 @@ _OF_ONE_SUBMIT: Final = frozenset(
 )
 #: Fields whose values are added to those of the earlier run, name by name.
 _MERGED: Final = ("parameters", "hints", "chosen")
+#: A choice of devices is one choice, in whatever fields.
+_CHOICE: Final = ("device", "device_model")
 
 
 def is_repetition(body: Mapping[str, Any]) -> bool:
@@ -37,6 +39,8 @@ def repetition_of(given: Mapping[str, Any], earlier: Record | None) -> dict[str,
     of_spec = {f.name: spec[f.name] for f in FIELDS if spec.get(f.name) is not None}
     if spec.get("keeps_mask"):  # it was left to the gate, which had no device to give
         del of_spec["gpus"]
+    for name in _replaced(of_spec, given):
+        of_spec.pop(name, None)
     body = {
         **{field.name: field.default for field in FIELDS if field.default is not REQUIRED},
         **{name: value for name, value in of_spec.items() if name not in _OF_ONE_SUBMIT},
@@ -47,6 +51,16 @@ def repetition_of(given: Mapping[str, Any], earlier: Record | None) -> dict[str,
     }
     _refuse_workers_of_a_program(body, given)
     return body
+
+
+def _replaced(of_spec: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields of the earlier run that a new choice of devices replaces."""
+    if given.get("gpus") == 0:
+        return _CHOICE
+    if not any(given.get(name) for name in _CHOICE):
+        return ()
+    # A run without a GPU that is given one gets it.
+    return _CHOICE if of_spec.get("gpus") else (*_CHOICE, "gpus")
 
 
 def _union(spec: Mapping[str, Any], given: Mapping[str, Any], name: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.commands import gpugate
 from tests.acceptance.evaluations import MB, evaluation, holds
 from tests.fake_nvml import GB, HOLDER, StandIn
 from tests.kit.external_processes import external_process
@@ -44,19 +44,6 @@ def gpus(stand_in: StandIn) -> list[str]:
 def devices_of(row: dict[str, Any]) -> list[str]:
     """The devices that a run was placed on."""
     return [device["uuid"] for device in row["devices"]]
-
-
-def gpugate(places: Places, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """One command of a user with these variables, to its end."""
-    unmasked = {k: v for k, v in places.environ().items() if "VISIBLE" not in k}
-    return subprocess.run(
-        [sys.executable, "-m", "jupyter_gpugate", *words],
-        env={**unmasked, **environ},
-        cwd=places.notebooks,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 # -- which device ---------------------------------------------------------------------------------
@@ -140,18 +127,19 @@ def _counts(server: Served, order: list[str]) -> bool:
 def test_slices_are_named_by_uuid_and_so_is_everything_where_the_site_prefers_it(
     stand_in: StandIn, start: Callable[..., Served]
 ) -> None:
-    """Numbers mean nothing certain on a board with slices."""
+    """With a board in slices on the machine no number is certain, that of another board neither."""
     uuid = stand_in.uuid(0)
     server = start("--GpuGate.device_mask=uuid")
     row = server.completed("preferred", MASK)
     assert server.output(row["run_id"]).split() == [uuid, "PCI_BUS_ID"]
     server.kill()
 
-    part = stand_in.mig_slice(uuid, 10 * GB)
+    part, whole = stand_in.mig_slice(uuid, 10 * GB), stand_in.gpu(total=24 * GB, name="NVIDIA L4")
     server = start()
-    until(lambda: [d["uuid"] for d in server.queue()["devices"]] == [part], "the slice is there")
-    row = server.completed("sliced", MASK)
-    assert server.output(row["run_id"]).split() == [part, "PCI_BUS_ID"]
+    until(partial(_has_devices, server, 2), "the slice and the other board are there")
+    for device in (part, whole):
+        row = server.completed("sliced", MASK, device=device)
+        assert server.output(row["run_id"]).split() == [device, "PCI_BUS_ID"]
 
 
 @pytest.mark.behaviour(168)
@@ -163,7 +151,7 @@ def test_the_mask_of_a_notebook_is_obeyed_by_its_runs_and_by_theirs(
     """
     assert len(gpus) == 4
     words = ("run", "outer", "--", sys.executable, "-c", SUBMITS)
-    done = gpugate(places, *words, CUDA_VISIBLE_DEVICES="2,3")
+    done = gpugate(places, *words, more={"CUDA_VISIBLE_DEVICES": "2,3"})
     assert done.returncode == 0, done.stderr
     outer, inner = done.stdout.split("\n")[:2]
     assert {outer, inner.removesuffix(" PCI_BUS_ID")} == {"2", "3"}
@@ -276,3 +264,25 @@ def test_a_program_that_uses_no_gpu_is_advised_to_ask_for_none(
     assert "--gpus 0" not in first.stderr
     assert "2 complete attempts have used no memory of its GPU: with --gpus 0" in second.stderr
     assert not stand_in.state().holds
+
+
+@pytest.mark.behaviour(169, 171)
+def test_a_repetition_keeps_the_choice_unless_another_one_is_given(
+    stand_in: StandIn, start: Callable[..., Served]
+) -> None:
+    """A name alone goes where its newest run was to go; a device, a model or no GPU replaces that
+    choice as a whole.
+    """
+    first, second = stand_in.uuid(0), stand_in.gpu(total=24 * GB, name="NVIDIA A10")
+    server = start()
+    server.completed("eval", "pass", device="1")
+    for given, wanted in (
+        ({}, [second]),
+        ({"device_model": "L4"}, [first]),
+        ({}, [first]),
+        ({"gpus": 0}, []),
+        ({"device": "1"}, [second]),
+    ):
+        answer = server.ask("POST", "/runs", {"name": "eval", **given})
+        assert answer.status == 202, answer.body
+        assert devices_of(server.ended(answer.json["run_id"])) == wanted

@@ -119,6 +119,8 @@ class History:
             "max_wait_s": dice.choice([None, None, 50.0]),
             **self.company(),
         }
+        if fields["gpus"] == 1:
+            fields["device"] = dice.choice([(), (), (), ("0",), ("GPU-1",), ("0", "1")])
         name = f"eval{dice.randrange(6)}"
         for _ in range(copies):
             self.simulation.submit(name, behaviour, **fields)
