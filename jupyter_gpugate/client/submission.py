@@ -31,6 +31,7 @@ class SubmissionError(ValueError):
 
 def cell(options: Namespace, source: str) -> Body:
     """Describe a cell; the lines of ``source`` are the cell's own."""
+    _refuse_ready_alone(options)
     if options.service and (options.output or options.episodes != 1):
         option = "--output" if options.output else "--episodes"
         raise SubmissionError(f"a service ends by being stopped: it cannot have {option}")
@@ -48,6 +49,7 @@ def cell(options: Namespace, source: str) -> Body:
 
 def program(options: Namespace, argv: Sequence[str]) -> Body:
     """Describe a command: one episode, complete when it exits with 0."""
+    _refuse_ready_alone(options)
     body = {**_of_any_run(options), "argv": list(argv), "interpreter": sys.executable}
     body["episodes"] = 1
     body["memory_irrelevant"] += flat(options.memory_irrelevant)
@@ -83,11 +85,14 @@ def flat(lists: Sequence[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(name for part in lists for name in part))
 
 
+def _refuse_ready_alone(options: Namespace) -> None:
+    if options.ready_url and not options.service:
+        raise SubmissionError("--ready says when a service is ready: add --service")
+
+
 def _of_any_run(options: Namespace) -> Body:
     if options.gpus == 0 and options.vram is not None:
         raise SubmissionError("--vram chooses GPU memory, but --gpus 0 asks for no GPU: omit one")
-    if options.ready_url and not options.service:
-        raise SubmissionError("--ready says when a service is ready: add --service")
     body = {
         "name": options.name,
         **_values(options, RUN_OPTIONS),

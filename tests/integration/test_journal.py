@@ -43,7 +43,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("durable", [True, False])
 def test_what_was_appended_is_there_after_a_restart(path: Path, durable: bool) -> None:
     """Events come back equal and in order."""
-    events = [*completed("run-a", 1), requested("run-b"), ev.Measured(41.0, "run-a", 1, {GPU: 5})]
+    later: list[ev.Event] = [ev.Measured(41.0, "run-a", 1, {GPU: 5}), ev.Ready(42.0, "run-a", 1)]
+    events = [*completed("run-a", 1), requested("run-b"), *later]
     journal = opened(path)
     journal.append(events[:3], durable=durable)
     journal.append(events[3:], durable=durable)

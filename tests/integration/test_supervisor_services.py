@@ -84,6 +84,21 @@ def test_a_url_that_never_answers_blocks_nothing(make: Make) -> None:
     assert (end["outcome"], end["reason"], end["ready"]) == ("cancelled", "cancelled", False)
 
 
+def test_a_url_that_another_process_answers_fails_the_service(
+    make: Make, tmp_path: Path, port: int
+) -> None:
+    """It would seem to be ready at once, and teach that it needs nothing."""
+    (tmp_path / "open").touch()
+    url = f"http://127.0.0.1:{port}/health?full=1"
+    other = make(argv=[*python(SERVER), str(tmp_path / "open"), str(port)], service=True)
+    other.launch["ready_url"] = url
+    other.start()
+    heard(other, ready=True)
+    end = service(make, python(FOREVER), ready_url=url).end()
+    assert (end["outcome"], end["ready"]) == ("failed", False)
+    assert end["reason"].startswith("port_in_use: ")
+
+
 def test_without_a_url_the_gate_says_when_it_is_ready(make: Make) -> None:
     """In its answer to a heartbeat."""
     attempt = service(make, python(FOREVER))

@@ -124,6 +124,16 @@ def test_a_head_has_its_earmark_while_a_service_loads() -> None:
     assert is_ready(simulation, service)
 
 
+def test_a_run_of_unknown_need_heads_no_device_while_a_service_loads() -> None:
+    """What it waits for may be the watch slot, for which nothing is set aside."""
+    simulation = CheckedSimulation(devices(), Traits(head_after_s=30))
+    serve(simulation, server(ready_s=100))
+    unknown = simulation.submit("unknown", STAYS)
+    simulation.steps(50)
+    assert why(simulation, unknown) is Check.LOADING
+    assert simulation.decisions.earmarks == ()
+
+
 def test_the_snapshot_shows_whether_a_service_is_ready() -> None:
     """And says nothing of it for other runs."""
     simulation = CheckedSimulation(devices(2))

@@ -71,6 +71,8 @@ class Heads:
         """The devices to wait for: of those that lack nothing but room, or company's leaving."""
 
         def is_able(uuid: str, why: Optional[Check]) -> bool:
+            if why is Check.LOADING and asks.is_watched(self._rooms[uuid]):
+                return False  # it may also wait for the watch slot
             if why in _PASSING:
                 return alone or uuid not in self._waited_for
             return why is None or (alone and why is Check.EXCLUSIVE)

@@ -52,6 +52,7 @@ FINISH_S = 600.0  # an end is reported for so long; by then its record is on the
 PR_SET_CHILD_SUBREAPER = 36
 COMPLETED: dict[str, Any] = {"outcome": "completed", "exit_code": 0}
 STOPPED = "stopped"  # the reason of a service that was ready until then
+PORT_IN_USE = "port_in_use: another process answered at its ready URL before it had started"
 ENDED_BY_ITSELF = "exit 0: the service ended by itself"
 
 
@@ -121,6 +122,9 @@ class Supervisor:
     def _start(self) -> None:
         self.started_at, self.wall_started = awake_time(), time.time()
         self.watch.cgroup = make_cgroup(f"gpugate-{self.launch['run_id']}-{self.launch['attempt']}")
+        if self.readiness.is_taken():
+            self._stop({"outcome": "failed", "reason": PORT_IN_USE})
+            return
         try:
             for worker in self.crew.start(self.watch.cgroup, self.lease.visible_devices):
                 self.transcript.listen(worker)

@@ -12,6 +12,7 @@ from .clock import awake_time
 
 ASK_S = 1.0  # between an answer and the next question
 ANSWER_S = 5.0  # an answer that takes longer is none
+STRANGER_S = 1.0  # the same before the service has started, while nothing else is done
 HEAD_BYTES = 4096  # the first line of an answer lies within
 WARN_S = 60.0  # a URL that has answered otherwise for so long is named in a warning
 FINE = range(200, 300)
@@ -33,6 +34,14 @@ class Readiness:
         self._status: int | None = None
         self._ask_at = 0.0
         self._answers_since: float | None = None  # with something other than 2xx
+
+    def is_taken(self) -> bool:
+        """Return whether the URL answers before the service has started: then it is another's."""
+        if self._url is None:
+            return False
+        with suppress(Exception):  # as in `_run`
+            return status_of(self._url, STRANGER_S) in FINE
+        return False
 
     def look(self, now: float, *, gate_says_so: bool) -> bool:
         """Ask, or take the answer; return whether it has become ready just now."""
@@ -86,7 +95,7 @@ class Readiness:
             self._wake()
 
 
-def status_of(url: str) -> int:
+def status_of(url: str, patience_s: float = ANSWER_S) -> int:
     """Return the status of one GET; 0 without an answer.
 
     Written out because http.client costs 6 MB.
@@ -98,16 +107,16 @@ def status_of(url: str) -> int:
     host = host.strip("[]")
     for address in LOCALHOST if host.lower() == "localhost" else (host,):
         with suppress(OSError):
-            return _status_at(address, int(port), authority, target)
+            return _status_at(address, int(port), authority, target, patience_s)
     return 0
 
 
-def _status_at(address: str, port: int, authority: str, target: str) -> int:
-    until = awake_time() + ANSWER_S
+def _status_at(address: str, port: int, authority: str, target: str, patience_s: float) -> int:
+    until = awake_time() + patience_s
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     request = f"GET {target} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n\r\n"
     with socket.socket(family) as link:
-        link.settimeout(ANSWER_S)
+        link.settimeout(patience_s)
         link.connect((address, port))
         link.sendall(request.encode())
         head = b""
