@@ -22,7 +22,7 @@ from jupyter_gpugate.core.requests import (
 from jupyter_gpugate.core.run_spec import FIELDS
 from jupyter_gpugate.proc import is_token
 from jupyter_gpugate.runs.arguments import merged, parameters_of
-from jupyter_gpugate.runs.placeholders import refuse_wrong_placeholders
+from jupyter_gpugate.runs.placeholders import is_placeholder, refuse_wrong_placeholders
 from jupyter_gpugate.runs.record import Refused
 
 #: The most characters of a refused value that a message repeats.
@@ -129,11 +129,12 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
 
 def relevant_parameters(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return the parameters of a spec or a body that count for its memory, with their values."""
-    irrelevant = set(spec.get("memory_irrelevant") or ())
-    given = {k: v for k, v in (spec.get("parameters") or {}).items() if k not in irrelevant}
-    if spec.get("argv"):
-        return merged(given, parameters_of(spec["argv"], irrelevant))
-    return given
+    irrelevant, parameters = set(spec.get("memory_irrelevant") or ()), spec.get("parameters") or {}
+    given = {k: v for k, v in parameters.items() if k not in irrelevant}
+    if not spec.get("argv"):
+        return given
+    arguments = parameters_of(spec["argv"], irrelevant).items()
+    return merged(given, {k: v for k, v in arguments if not is_placeholder(v, parameters)})
 
 
 def environment_of(body: Mapping[str, Any]) -> dict[str, str]:

@@ -81,7 +81,7 @@ def launch_of(
     return {
         "run_id": record.run_id,
         **_of_spec(record.spec),
-        "argv": filled(record.spec.get("argv") or [], record.spec.get("chosen"), grant),
+        "argv": _argv_of(record.spec, grant),
         **granted_facts(grant, record.summary.get("estimate")),
         "fence": grant.fence,
         "programs": programs,
@@ -95,6 +95,11 @@ def launch_of(
         "oom_score_adj": OOM_SCORE,
         "resume_from": f"attempts/{grant.attempt - 1}" if resume.is_dir() else None,
     }
+
+
+def _argv_of(spec: Mapping[str, Any], grant: Grant) -> list[str]:
+    parameters = spec.get("parameters") or {}
+    return filled(spec.get("argv") or [], spec.get("chosen"), grant, parameters)
 
 
 def _of_spec(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,3 +90,34 @@ def test_a_fraction_of_an_unknown_total_is_none() -> None:
     with pytest.raises(UnknownTotalError, match="GPU-0"):
         filled(["{vram_fraction}"], BOTH, grant(0))
     assert filled(["{vram_mb}"], BOTH, grant(0)) == [str(20 * 1024)]
+
+
+@pytest.mark.parametrize(
+    ("argument", "becomes"),
+    [
+        ("{batch}", "8"),
+        ("--out=runs/{batch}-{seed}.json", "--out=runs/8-a b.json"),
+        ("{{batch}}", "{batch}"),
+        ('{"a": {"b": {batch}}}', '{"a": {"b": 8}}'),
+        ("${batch}", "${batch}"),
+        ("{other}{}", "{other}{}"),
+    ],
+)
+def test_the_value_of_a_parameter_replaces_its_placeholder(argument: str, becomes: str) -> None:
+    """Without a chosen amount all other braces mean nothing."""
+    parameters = {"batch": "8", "seed": "a b"}
+    refuse_wrong_placeholders({"argv": ["eval", argument], "parameters": parameters})
+    assert filled(["eval", argument], None, grant(), parameters) == ["eval", becomes]
+
+
+def test_parameters_and_amounts_are_placeholders_of_one_command() -> None:
+    """A name that may be either is refused, and so is one that is neither."""
+    argv = ["serve", "{vram_mb}", "{batch}", "{{x}}"]
+    refuse_wrong_placeholders({"argv": argv, "parameters": {"batch": "8"}, "chosen": BOTH})
+    assert filled(argv, BOTH, grant(), {"batch": "8"})[1:] == [str(20 * 1024), "8", "{x}"]
+    both = {"argv": argv, "parameters": {"batch": "8", "vram_mb": "1"}, "chosen": BOTH}
+    with pytest.raises(Refused, match="rename the parameter"):
+        refuse_wrong_placeholders(both)
+    unknown = {"argv": ["serve", "{size}"], "parameters": {"batch": "8"}, "chosen": BOTH}
+    with pytest.raises(Refused, match=r"\{size\} is no placeholder: known are .*\{batch\}"):
+        refuse_wrong_placeholders(unknown)

@@ -35,6 +35,8 @@ def test_a_setting_is_its_parameters_in_whatever_order(tmp_path: Path) -> None:
     more = [*argv, "-v"]
     assert setting(tmp_path, source=None, argv=more, memory_irrelevant=["-v"]) == command
     assert setting(tmp_path, source=None, argv=more) != command
+    filled_in = {"argv": ["eval", "--batch", "{batch}"], "parameters": {"batch": "8"}}
+    assert setting(tmp_path, source=None, **filled_in) == command
 
 
 def test_no_token_of_a_server_comes_into_a_run(
