@@ -16,9 +16,9 @@ async def default_gpus(gate: GateLoop, mask: Mask) -> tuple[int, bool]:
     """
     known = await come_to_know_gpus(gate)
     inventory = gate.state.inventory
-    seen = visible(mask, inventory)
+    in_mask = visible(mask, inventory)
     usable = [u for u, d in inventory.items() if not d.mig_enabled and not d.unified]
-    gpus = int(any(seen is None or uuid in seen for uuid in usable))
+    gpus = int(any(in_mask is None or uuid in in_mask for uuid in usable))
     return gpus, not known or not _has_none_to_manage(gate)
 
 

@@ -70,8 +70,8 @@ def refuse_hidden(
 ) -> None:
     """Refuse a device that the caller's mask hides."""
     mask = None if setting is None else mask_of({VARIABLE: setting})
-    seen = visible(mask, state.inventory)
-    if seen is not None and resource != MACHINE and not seen.issuperset(closed):
+    in_mask = visible(mask, state.inventory)
+    if in_mask is not None and resource != MACHINE and not in_mask.issuperset(closed):
         here = in_words(mask, state.inventory)
         problem = f"resource: {words_for(state, resource)} is not visible to this notebook: {here}"
         raise Rejected("bad_request", problem, field="resource")

@@ -108,15 +108,15 @@ class Sampler:
         await self._gpu.close()
 
     def _join(self) -> Sample:
-        seen = self._reading
+        machine = self._reading
         return Sample(
-            ram=seen.ram if seen else None,
-            processes=seen.processes if seen else {},
+            ram=machine.ram if machine else None,
+            processes=machine.processes if machine else {},
             devices=self._devices,
-            readers=(self._gpu_health, *((seen.health,) if seen else ())),
-            kernels=seen.kernels if seen else (),
+            readers=(self._gpu_health, *((machine.health,) if machine else ())),
+            kernels=machine.kernels if machine else (),
             pids_are_ours=self._pids_are_ours,
-            boot_id=seen.boot_id if seen else "",
+            boot_id=machine.boot_id if machine else "",
         )
 
     # -- the machine's thread -------------------------------------------------------------------

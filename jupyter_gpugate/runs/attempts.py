@@ -178,8 +178,8 @@ class Attempts:
         report = from_json(EndReport, outcome["end"], "end")
         fence = record.life.fence or 0
         answer = await self._gate.tell(FinishedMessage(record.run_id, fence, report))
-        seen = {"elsewhere": answer.elsewhere, "grown": list(answer.grown)} if answer else {}
-        facts = {name: value for name, value in seen.items() if value}
+        measured = {"elsewhere": answer.elsewhere, "grown": list(answer.grown)} if answer else {}
+        facts = {name: value for name, value in measured.items() if value}
         peaks = (answer.peaks if answer else None) or _reported_peaks(report)
         facts = {**facts, "peaks": peaks}
         is_retried = answer is not None and answer.retry is not None

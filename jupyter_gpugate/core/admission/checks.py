@@ -126,7 +126,7 @@ def check(
     wanted = asks.key.gpus
     if wanted:
         looks = look(asks, rooms)
-        passing = {u: seen.ask for u, seen in looks.items() if seen.ask and not seen.reason}
+        passing = {u: look.ask for u, look in looks.items() if look.ask and not look.reason}
         placed = None
         if len(passing) >= wanted:
             charges = {uuid: ask.charge_bytes for uuid, ask in passing.items()}

@@ -28,8 +28,8 @@ def allowed(choice: Choice, state: GateState) -> Optional[frozenset[str]]:
     if choice == Choice():
         return None
     inventory = state.inventory
-    seen = visible(choice.mask, inventory)
-    left = frozenset(inventory) if seen is None else seen
+    in_mask = visible(choice.mask, inventory)
+    left = frozenset(inventory) if in_mask is None else in_mask
     if choice.named:
         left &= frozenset().union(*(named(word, state) for word in choice.named))
     return left & of_model(choice.model, inventory) if choice.model else left

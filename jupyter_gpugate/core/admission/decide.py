@@ -145,8 +145,8 @@ class Walk:
 
     def _is_parked(self, run_side: str) -> bool:
         if run_side not in self._parked:
-            seen = max(self.state.run_sides.get(run_side, 0.0), self.state.patient_until)
-            self._parked[run_side] = self._now - seen > self.state.traits.absent_after_s
+            present_at = max(self.state.run_sides.get(run_side, 0.0), self.state.patient_until)
+            self._parked[run_side] = self._now - present_at > self.state.traits.absent_after_s
         return self._parked[run_side]
 
     def check(self, asks: Asks) -> Union[Admission, KeptWaiting]:

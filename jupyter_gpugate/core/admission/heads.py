@@ -79,8 +79,8 @@ class Heads:
 
         charges = {
             uuid: asks.on(self._rooms[uuid]).charge_bytes
-            for uuid, seen in looks.items()
-            if is_able(uuid, seen.reason.check if seen.reason else None)
+            for uuid, look in looks.items()
+            if is_able(uuid, look.reason.check if look.reason else None)
         }
         return bind(self._rooms, charges, asks.key.gpus, exclusive=alone)
 

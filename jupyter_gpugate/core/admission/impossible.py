@@ -86,9 +86,13 @@ def _counts(state: GateState, request: Optional[Request] = None) -> dict[str, in
 
 def _usable(state: GateState, request: Optional[Request] = None) -> Iterator[Device]:
     """Return the gated devices that the request may have."""
-    seen = allowed(request.choice, state) if request else None
+    permitted = allowed(request.choice, state) if request else None
     for uuid, device in state.inventory.items():
-        if not device.mig_enabled and not device.unified and (seen is None or uuid in seen):
+        if (
+            not device.mig_enabled
+            and not device.unified
+            and (permitted is None or uuid in permitted)
+        ):
             yield device
 
 

@@ -30,8 +30,8 @@ def unusable_choice(
     """Return what is wrong with the devices of a request; ``gated`` are those that runs can get."""
     if request.gpus == 0:
         return _needless(request)
-    seen = visible(request.visible, state.inventory)
-    there = gated if seen is None else gated & seen
+    in_mask = visible(request.visible, state.inventory)
+    there = gated if in_mask is None else gated & in_mask
     for word in request.device:
         problem = _problem_with(word, state, gated, there)
         if problem:

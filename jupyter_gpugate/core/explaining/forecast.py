@@ -54,13 +54,15 @@ def _most_workers(
     if request.kind == "program":  # it has one
         return None
     here = rooms(state, sample, now)
-    seen = allowed(request.choice, state)
+    permitted = allowed(request.choice, state)
     room = {RAM: here[RAM].room_bytes}
     if device is not None:
         alike = [
             r.room_bytes
             for uuid, r in here.items()
-            if r.device and r.device.model == device.model and (seen is None or uuid in seen)
+            if r.device
+            and r.device.model == device.model
+            and (permitted is None or uuid in permitted)
         ]
         room[VRAM] = max(alike, default=0)
     # A chosen amount is that of the run, however many workers share it.

@@ -41,8 +41,8 @@ def model_told(state: GateState, devices: Iterable[str], choice: Choice) -> str:
 
     A device that is missing, or that the request may not have, gives it no number.
     """
-    inventory, seen = state.inventory, allowed(choice, state)
-    here = state.present if seen is None else state.present & seen
+    inventory, permitted = state.inventory, allowed(choice, state)
+    here = state.present if permitted is None else state.present & permitted
     present = models_of({uuid: device for uuid, device in inventory.items() if uuid in here})
     about = [inventory[uuid].model for uuid in devices if uuid in inventory]
     return next((model for model in (*about, *present) if model in present), "")
