@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.programs.supervisor import displays
+from jupyter_gpugate.programs.supervisor.attempt_files import (
+    CHUNK,
+    JsonLines,
+    Messages,
+    write_whole,
+)
 from jupyter_gpugate.programs.supervisor.displays import Displays
 from jupyter_gpugate.programs.supervisor.events import EventLines
 from jupyter_gpugate.programs.supervisor.output import Lines, Mark, Marks, OutputLog
-from jupyter_gpugate.programs.supervisor.records import CHUNK, JsonLines, Messages, write_whole
 
 
 def test_lines_of_several_workers_stay_whole() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from .attempt_files import as_json, write_whole
 from .processes import Proc
-from .records import as_json, write_whole
 
 
 class Attempt:

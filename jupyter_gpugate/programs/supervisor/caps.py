@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 
 from .attempt import Attempt
-from .records import as_json
+from .attempt_files import as_json
 
 
 class Caps:

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .records import append_whole, as_json, open_to_append
+from .attempt_files import append_whole, as_json, open_to_append
 
 DISPLAY_CAP = 256 << 20  # of displays, and the most of them
 DISPLAY_LINES = 20_000

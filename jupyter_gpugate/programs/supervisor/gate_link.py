@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from .records import CHUNK, as_json
+from .attempt_files import CHUNK, as_json
 
 OK, CONFLICT = 200, 409
 GONE = 410  # a device has disappeared since the grant; the body says which

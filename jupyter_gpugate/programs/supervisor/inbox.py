@@ -7,7 +7,7 @@ import selectors
 import signal
 from collections.abc import Callable
 
-from .records import CHUNK
+from .attempt_files import CHUNK
 
 MOST_AT_ONCE = 1 << 20
 

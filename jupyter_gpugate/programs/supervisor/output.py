@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from .records import CHUNK, open_to_append
+from .attempt_files import CHUNK, open_to_append
 
 OUTPUT_CAP = 64 << 20  # of printed bytes
 GONE = b"[gpugate: the first %d bytes are gone]\n"  # the first line of a log that lost its own

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from .attempt import Attempt
+from .attempt_files import JsonLines, Messages
 from .displays import DISPLAY_CAP, DISPLAY_LINES, Displays
 from .events import EVENT_CAP
 from .inbox import Inbox, pull
 from .output import CLEAR, Mark, OutputLog
-from .records import JsonLines, Messages
 from .workers import Worker
 
 
