@@ -75,8 +75,10 @@ def _row(run: Json, now: float) -> list[str]:
 def _state(run: Json) -> str:
     if run.get("status") != "ended":
         return words.standing(run).replace(" in the queue", "")
-    kind = words.ended({"end": run.get("end")}).partition(":")[0]
-    reason = str(run.get("reason") or "") if run.get("end") == "failed" else ""
+    end, why = run.get("end"), str(run.get("reason") or "")
+    told = {"end": end, "exit_reason": why if end == "completed" else ""}
+    kind = words.ended(told).partition(":")[0]
+    reason = why if end == "failed" else ""
     return columns.cut(f"{kind} ({reason.replace('_', ' ')})" if reason else kind, _STATE_CHARS)
 
 

@@ -35,10 +35,11 @@ def cancelled(run_id: str, answer: Json) -> str:
         return f"{run_id} had {answer.get('end') or 'ended'} before it could be cancelled"
     if answer.get("means") == "withdrawn":
         return f"{run_id} is cancelled: it had not started"
-    how = f"stopped {words.stopped_by(answer)}"
+    how = words.stopped_by(answer)
     left = words.pids(answer.get("survivors") or ())
-    done = "stopped" if answer.get("end") == "completed" else "cancelled"
-    return f"{run_id} is {done}: {how}" + (f"; still running: {left}" if left else "")
+    is_service = answer.get("end") == "completed"
+    done = f"is stopped: {how}" if is_service else f"is cancelled: stopped {how}"
+    return f"{run_id} {done}" + (f"; still running: {left}" if left else "")
 
 
 def locked(answer: Json) -> str:

@@ -33,6 +33,8 @@ _ENDS: Final = {
     "oom": "out of memory",
     "lost": "lost: its supervisor ended without recording an end",
 }
+#: How a service completes, by its reason.
+_SERVICE_ENDS: Final = {"stopped": "stopped", "time_limit": "stopped at its time limit"}
 #: Words on cards and in tables for names of numbers.
 _LABELS: Final = {
     "room_bytes": "usable",
@@ -135,8 +137,8 @@ def ended(run: Json) -> str:
     """Describe how a run ended, with the recorded reason."""
     end = str(run.get("end") or "ended")
     why = str(run.get("exit_reason") or "")
-    if run.get("service") and end == "completed":
-        return "stopped at its time limit" if why == "time_limit" else "stopped"
+    if end == "completed" and why in _SERVICE_ENDS:
+        return _SERVICE_ENDS[why]
     words = _ENDS.get(end, end)
     if end == "expired":
         last = str(run.get("exit_detail") or "")

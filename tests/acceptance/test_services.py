@@ -240,7 +240,7 @@ def test_a_service_in_a_terminal_ends_with_0_when_it_is_stopped(
         service.opens.touch()
         run_id = says(process, "chat · ready").split()[0]
         done = gpugate(places, "cancel", run_id)
-        assert f"{run_id} is stopped: stopped cleanly" in done.stdout
+        assert f"{run_id} is stopped: cleanly" in done.stdout
         assert process.wait() == 0
         says(process, "chat · stopped")
     with foreground(Service(tmp_path)) as process:

@@ -192,6 +192,41 @@ def test_a_run_that_held_more_than_its_hint_says_so(
         assert all(line in shown for line in advice)
 
 
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (running(service=True, ready=False), "loading"),
+        (running(service=True, ready=True), "ready"),
+        (running(service=True, ready=False, phase="stopping"), "stopping"),
+        (running(status="ended", end="completed", exit_reason="stopped"), "stopped"),
+        (
+            running(status="ended", end="completed", exit_reason="time_limit"),
+            "stopped at its time limit",
+        ),
+        (
+            running(
+                status="ended", end="failed", exit_reason="exit 0: the service ended by itself"
+            ),
+            "failed (exit 0: the service ended by itself)",
+        ),
+    ],
+)
+def test_the_state_of_a_service_in_words(state: dict[str, Any], words: str) -> None:
+    """Loading, ready or stopped; while it loads, the card says what that means for others."""
+    assert card.title(state).endswith(f" · {words}")
+    told = "no other run starts on its GPU until it is ready"
+    assert [told in shown for shown in both(state)] == [words == "loading"] * 2
+
+
+def test_a_chosen_amount_that_was_exceeded_is_named() -> None:
+    """With the option that chooses more."""
+    term = {"resource": "vram", "need_bytes": 2048 * MB, "origin": "chosen"}
+    state = running(status="ended", estimate={"terms": [term]}, peaks={"GPU-1": 3000 * MB})
+    for shown in both(state):
+        assert "VRAM 2,048 MB as you chose" in shown
+        assert "is more than your choice of 2,048 MB: raise it to --vram 3200MB" in shown
+
+
 def test_a_card_of_almost_nothing_is_still_a_card() -> None:
     """An answer with gaps, as another version may give, is shown as far as it goes."""
     for status in (None, "queued", "active", "ended"):

@@ -113,6 +113,10 @@ def test_an_estimate_says_what_it_is_of_and_what_would_come_of_it() -> None:
             "r is cancelled: stopped cleanly (0.01 s)",
         ),
         (
+            {"cancelled": True, "end": "completed", "means": "term", "ms": 12},
+            "r is stopped: cleanly (0.01 s)",
+        ),
+        (
             {"cancelled": True, "means": "term + kill", "ms": 10412, "survivors": [[7, 70], 8]},
             (
                 "r is cancelled: stopped by force, after it ignored the request to stop (10.41 s); "
