@@ -279,3 +279,26 @@ def test_an_expired_run_says_what_it_last_waited_for() -> None:
         assert "did not start within --max-wait; its last reason to wait: why" in shown
     for shown in both(run(status="ended", end="expired", exit_reason="max_wait")):
         assert "last reason" not in shown
+
+
+@pytest.mark.parametrize(
+    ("cause", "sentence"),
+    [
+        ("own_cap", "its cap of 4,100 MB was hit; retried with 6,150 MB"),
+        ("device_full", "GPU 0 was full when it held 4,100 MB; retried with 6,150 MB"),
+        (
+            "pushed_out",
+            "others took 4,100 MB of GPU 0 while it ran; retried with the same 6,150 MB",
+        ),
+    ],
+)
+def test_a_retry_is_told_in_one_sentence(cause: str, sentence: str) -> None:
+    """While it waits for it, while it runs and when it has ended."""
+    amounts = {"at_bytes": 4100 * MB, "charge_bytes": 6150 * MB}
+    retry = {"cause": cause, "where": "GPU 0", **amounts}
+    for state in (running(retry=retry, attempt=2), run(status="ended", end="oom", retry=retry)):
+        assert sentence in card.text(state)
+    waits = card.text(run(status="queued", attempt=1, retry=retry))
+    assert sentence.replace("retried", "to be retried") in waits
+    assert "starts again" not in waits
+    assert "retried" not in card.text(running(attempt=2, retry=None))
