@@ -6,16 +6,23 @@ import json
 import socket
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from jupyter_gpugate.core.codec import to_json
 from jupyter_gpugate.core.endings import Stop, StopKind
 from jupyter_gpugate.core.messages import Refusal, Verdict
+from jupyter_gpugate.runs.outcome import stop_in
 from tests.integration.supervisor_process import (
     PATIENCE_S,
     Make,
     python,
     until,
 )
+
+#: A stop of no kind that programs know.
+UPDATE = Stop(StopKind.ENDED, "gate", "the machine is to be updated")
 
 
 def test_a_gate_that_is_away_never_stops_a_run(make: Make, tmp_path: Path) -> None:
@@ -100,12 +107,23 @@ def test_a_fence_that_is_over_stops_the_tree(make: Make) -> None:
     assert not attempt.gate.all("finished")
 
 
-def test_a_gate_may_say_stop_in_a_beat(make: Make) -> None:
-    """The answer's reason becomes the end's."""
+@pytest.mark.parametrize(
+    ("answer", "stop"),
+    [
+        (to_json(Verdict.to_stop(Stop.of(StopKind.EVICTED))), Stop.of(StopKind.EVICTED)),
+        (to_json(Verdict.to_stop(UPDATE)), UPDATE),
+        ({"verdict": "stop", "reason": "evicted"}, Stop.of(StopKind.EVICTED)),
+    ],
+    ids=["a kind", "in words", "by a former gate"],
+)
+def test_a_gate_may_say_stop_in_a_beat(make: Make, answer: dict[str, Any], stop: Stop) -> None:
+    """The stop in the answer is recorded as it is, and its reason becomes the end's."""
     attempt = make(argv=["sleep", "600"])
-    attempt.gate.replies["heartbeat"] = (200, to_json(Verdict.to_stop(Stop.of(StopKind.EVICTED))))
+    attempt.gate.replies["heartbeat"] = (200, answer)
     end = attempt.start().end()
-    assert (end["outcome"], end["reason"]) == ("evicted", "evicted")
+    outcome = "evicted" if stop.kind is StopKind.EVICTED else "failed"
+    assert (end["outcome"], end["reason"]) == (outcome, stop.reason)
+    assert stop_in(attempt.outcome()) == stop
 
 
 def says(file: Path, content: object) -> bool:
