@@ -27,7 +27,7 @@ _LOGS: Final = "Prints the output of a run so far. Ctrl-C ends --follow, and not
 _WAIT: Final = "Waits until all these runs have ended, and prints how each did."
 _TOP: Final = """\
 Shows the queue as `queue` does, and draws it again every second until Ctrl-C, which leaves all runs
-alone."""
+alone. With --json, every second has a line of its own."""
 _CANCEL: Final = """\
 Stops runs with all their processes. --name and --all show the runs and ask once; without a terminal
 they need --yes."""
@@ -141,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--version", action="version", version=__version__)
     verbs = made.add_subparsers(required=True, metavar="VERB")
     for verb in VERBS:
-        settings = {"description": f"{verb.help.capitalize()}.", "allow_abbrev": False}
+        settings = {"description": f"{verb.help[0].upper()}{verb.help[1:]}.", "allow_abbrev": False}
         own = verbs.add_parser(verb.name, help=verb.help, **{**settings, **verb.settings})
         own.add_argument("--json", action="store_true", help="print JSON instead of text")
         for option in verb.options:

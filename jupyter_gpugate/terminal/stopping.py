@@ -18,6 +18,8 @@ from jupyter_gpugate.terminal.follow import say
 
 #: Runs that are stopped, or removed, at the same time.
 _AT_ONCE = 16
+#: Runs that a question lists.
+_MOST_LISTED = 20
 
 Row = Mapping[str, Any]
 #: Does something about the run that a word means, and returns its id and the answer.
@@ -77,10 +79,11 @@ def _chosen(options: argparse.Namespace, rows: Sequence[Row], verb: str, none: s
     if not rows:
         answers.show(options, {}, none)
         return False
-    listed = [[str(row["run_id"]), words.named(row)] for row in rows]
+    listed = [[str(row["run_id"]), words.named(row)] for row in rows[:_MOST_LISTED]]
+    more = f"\n  and {len(rows) - _MOST_LISTED:,} more" if len(rows) > _MOST_LISTED else ""
     question = f"{verb} {'this run' if len(rows) == 1 else f'these {len(rows):,} runs'}?"
     if not options.yes:
-        say(tables.text([("", listed)]).strip("\n"))
+        say(tables.text([("", listed)]).strip("\n") + more)
     if answers.confirmed(options, question, f"{verb} {len(rows):,} run{'s' * (len(rows) > 1)}"):
         return True
     say("nothing was changed")
