@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jupyter_gpugate.core.reports import STOPPED, EndName, RunEnd
+from jupyter_gpugate.core.reports import EndName, RunEnd
 from jupyter_gpugate.runs import directory
 from jupyter_gpugate.runs.attempts import Attempts
 from jupyter_gpugate.runs.life import ENDED, QUEUED, CancelAsked, Detached, OverTime
+from jupyter_gpugate.runs.outcome import stop_in
 from jupyter_gpugate.runs.record import Record, Records, Refused
 from jupyter_gpugate.runs.removal import remove_run
 
@@ -44,9 +45,11 @@ class Orders:
         begun = time.monotonic()
         means = await self._stop(record)
         summary = record.summary
-        kill = (summary.get("outcome") or {}).get("kill") or {}
+        outcome = summary.get("outcome") or {}
+        kill, stop = outcome.get("kill") or {}, stop_in(outcome)
+        is_stopped = stop is not None and stop.is_cancel  # a service ends as completed
         return Cancelled(
-            cancelled=summary["end"] == RunEnd.CANCELLED.value or summary["reason"] == STOPPED,
+            cancelled=is_stopped or summary["end"] == RunEnd.CANCELLED.value,
             end=summary["end"],
             means=kill.get("means") or means,
             ms=kill.get("ms") or int(1000 * (time.monotonic() - begun)),

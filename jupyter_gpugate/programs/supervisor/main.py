@@ -42,7 +42,7 @@ from .inbox import Inbox
 from .lease import Lease
 from .processes import Proc, kill_all, process
 from .readiness import Readiness
-from .stop_request import StopRequest
+from .stop_request import Stop, StopRequest
 from .stopping import LINGER_S, Stopping
 from .transcript import Transcript
 from .watch import GLANCE_S, Watch
@@ -264,9 +264,8 @@ class Supervisor:
         }
 
     def _stop_reason(self) -> str:
-        reason = str(self.end.get("reason", "")) if self.end else ""
-        if reason == STOPPED and self.stop.made:
-            reason = self.stop.made.reason
+        end = self.end or {}
+        reason = Stop(**end["stop"]).reason if "stop" in end else str(end.get("reason", ""))
         stuck = self.stopping.survivors if self.stopping else []
         pids = ", ".join(str(one.pid) for one in stuck)
         return f"{reason} (kill_pending: {pids})" if stuck else reason

@@ -33,10 +33,11 @@ class Stop(NamedTuple):
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Stop:
-        """Read a stop; a former version gives its reason only.  Raises `KeyError`."""
-        if "kind" in fields:
-            return cls(str(fields["kind"]), str(fields["by"]), str(fields.get("detail", "")))
-        return cls.of(str(fields["reason"]))
+        """Read a stop, or the reason alone that another version gives.  Raises `KeyError`."""
+        kind, detail = fields.get("kind"), str(fields.get("detail") or "")
+        if kind == ENDED or kind in ASKED_BY:
+            return cls(str(kind), str(fields["by"]), detail)
+        return cls.of(detail or str(fields["reason"]))
 
 
 class StopRequest:
