@@ -193,6 +193,27 @@ def test_the_queue_is_drawn_again_until_an_interrupt(server: Served, tmp_path: P
 
 
 @pytest.mark.behaviour(172)
+def test_every_list_of_runs_shows_their_parameters(server: Served) -> None:
+    """The queue and the list over HTTP, the panel's page and the card, and the queue as text; of a
+    program the command too.
+    """
+    server.ask("POST", "/drain", {})
+    cell = server.submit("cell", "pass", parameters={"batch": "8", "note": "<b>"})
+    program = {"name": "program", "argv": ["/bin/sleep", "5"], "parameters": {"seed": "1"}}
+    run_id = server.ask("POST", "/runs", program).json["run_id"]
+    for rows in (server.queue()["queued"], server.ask("GET", "/runs").json["runs"]):
+        found = {row["run_id"]: (row["parameters"], row["command"]) for row in rows}
+        assert found[cell] == ({"batch": "8", "note": "<b>"}, "")
+        assert found[run_id] == ({"seed": "1"}, "/bin/sleep 5")
+    page = server.ask("GET", "/panel").json["html"]
+    assert "cell batch=8 note=&#x27;&lt;b&gt;&#x27;" in page
+    assert "program seed=1  sleep 5" in page
+    card = server.ask("GET", f"/runs/{cell}/card").json["html"]
+    assert "cell batch=8 note=&#x27;&lt;b&gt;&#x27;" in card
+    assert "cell batch=8 note='<b>'" in gpugate(server.places, "queue").stdout
+
+
+@pytest.mark.behaviour(172)
 def test_top_gives_each_look_as_a_line_of_json(server: Served) -> None:
     """A program reads one snapshot after the other."""
     command = [sys.executable, "-m", "jupyter_gpugate", "top", "--json"]

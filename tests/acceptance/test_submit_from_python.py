@@ -67,6 +67,19 @@ def test_python_code_submits_cells_commands_and_repetitions(places: Places) -> N
     assert (refused.returncode, "had copies of xs" in refused.stderr) == (2, True)
 
 
+@pytest.mark.behaviour(171)
+def test_a_cell_is_run_again_from_a_terminal(server: Served) -> None:
+    """Its source, parameters and options are kept, and its output goes to the terminal."""
+    with notebook(server.places) as kernel:
+        kernel.run("%load_ext jupyter_gpugate")
+        cell = "for e in episodes:\n    e.keep(e.index)\nprint(params, episodes.values)"
+        done = kernel.run(f"%%gated_eval cell --episodes 3 --set batch=4\n{cell}")
+        assert not done.error, done.error
+    again = gpugate(server.places, "run", "cell", "--set", "batch=5")
+    assert again.stdout == "{'batch': 5} [0, 1, 2]\n", again.stderr
+    assert "repeats the source of" in again.stderr
+
+
 def test_a_notebook_submits_and_finds_its_runs_by_name(server: Served) -> None:
     """A handle is its card, and a name is enough to cancel."""
     with notebook(server.places) as kernel:
