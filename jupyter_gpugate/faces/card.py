@@ -229,7 +229,8 @@ def _active_rows(run: Json) -> Iterator[Row]:
 
 def _service_rows(run: Json) -> Iterator[Row]:
     """Say what the loading of a service means for others."""
-    if run.get("service") and not run.get("ready") and run.get("phase") != "stopping":
+    loads = run.get("service") and not run.get("ready") and run.get("phase") != "stopping"
+    if loads and run.get("devices"):
         yield Row("service", "loading: no other run starts on its GPU until it is ready")
 
 

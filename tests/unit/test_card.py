@@ -215,6 +215,7 @@ def test_the_state_of_a_service_in_words(state: dict[str, Any], words: str) -> N
     """Loading, ready or stopped; while it loads, the card says what that means for others."""
     assert card.title(state).endswith(f" · {words}")
     told = "no other run starts on its GPU until it is ready"
+    assert told not in card.text({**state, "devices": []})
     assert [told in shown for shown in both(state)] == [words == "loading"] * 2
 
 
