@@ -74,6 +74,7 @@ LOGS_OPTIONS: Final = (
 
 WAIT_OPTIONS: Final = (
     RUNS,
+    _option("--ready", action="store_true", help="of services: wait until they are ready"),
     _option("--timeout", type=duration, metavar="TIME", help="stop waiting after this time: 30m"),
 )
 

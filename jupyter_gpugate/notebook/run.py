@@ -56,6 +56,20 @@ class Run:
         raise_for_end(self._ended(timeout_s))
         return self
 
+    def wait_until_ready(self, timeout_s: Optional[float] = None) -> Run:
+        """Wait until this service is ready and return this handle.
+
+        Raises as `wait` if it ends before, `RunFailed` if it was stopped, and `ValueError` for a
+        run that is no service.
+        """
+        state = self._when(lambda state: state.get("ready") is not False, "become ready", timeout_s)
+        if not state.get("service"):
+            raise ValueError(f"{self.run_id} is no service: submit it with --service")
+        if state.get("status") == "ended":
+            raise_for_end(state)
+            raise RunFailed(f"{self.run_id} is not ready: it was stopped", state)
+        return self
+
     def cancel(self) -> dict[str, Any]:
         """Stop the run for certain; says by what means and in how many milliseconds."""
         return self._asked().cancel(self.run_id)
@@ -148,16 +162,20 @@ class Run:
         return self._client
 
     def _ended(self, timeout_s: Optional[float]) -> State:
+        return self._when(lambda _state: False, "ended", timeout_s)
+
+    def _when(self, holds: Callable[[State], bool], what: str, timeout_s: Optional[float]) -> State:
+        """Return the state as soon as this holds, or of the end."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         follower = self.follow()
         try:
             while deadline is None or time.monotonic() < deadline:
                 state = follower.next(timeout_s=1.0)
-                if state is not None and state.get("status") == "ended":
+                if state is not None and (state.get("status") == "ended" or holds(state)):
                     return state
         finally:
             follower.close()
-        raise TimeoutError(f"run {self.run_id} has not ended within {timeout_s:g} s")
+        raise TimeoutError(f"run {self.run_id} has not {what} within {timeout_s:g} s")
 
 
 def raise_for_end(state: Mapping[str, Any]) -> None:

@@ -19,14 +19,16 @@ without this terminal, as it does after SIGTERM, SIGHUP, or a single interrupt a
 it was cancelled."""
 
 EXIT_CODES_OF_WAIT: Final = """\
-exit codes of `wait`: 0 if all runs have completed; otherwise that of the worst: the highest code
-among those that failed, else 130 for a cancelled one; 75 if the time is over; 130 after Ctrl-C,
-which leaves the runs alone."""
+exit codes of `wait`: 0 if all runs have completed or, with --ready, are ready; otherwise that of
+the worst: the highest code among those that failed, else 130 for a cancelled one; 75 if the time is
+over; 130 after Ctrl-C, which leaves the runs alone."""
 
 
 def exit_code(state: Mapping[str, Any]) -> int:
     """Return the command's own exit code if it is known, else one for its kind of end."""
     end, code = state.get("end"), state.get("exit_code")
+    if state.get("status") == "active":  # a service that is ready
+        return OK
     if end == "failed" and code:
         return int(code) if code > 0 else 128 - int(code)
     return {"completed": OK, "cancelled": CANCELLED}.get(str(end), FAILED)

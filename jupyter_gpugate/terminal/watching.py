@@ -16,7 +16,7 @@ from jupyter_gpugate.client.stream import OutputStream
 from jupyter_gpugate.client.submission import SubmissionError
 from jupyter_gpugate.faces import card, words
 from jupyter_gpugate.terminal.answers import show
-from jupyter_gpugate.terminal.exits import NOT_OVER, OK, worst
+from jupyter_gpugate.terminal.exits import FAILED, NOT_OVER, OK, worst
 from jupyter_gpugate.terminal.follow import Progress, say, write
 
 #: Runs that are followed at the same time; each needs a connection to the gate.
@@ -45,11 +45,14 @@ def logs(options: argparse.Namespace) -> int:
 
 
 def wait(options: argparse.Namespace) -> int:
-    """Wait until all runs have ended; an interrupt leaves them alone."""
+    """Wait until all runs have ended, or are ready; an interrupt leaves them alone."""
     client = connect()
     run_ids = list(dict.fromkeys(find_run(client, word) for word in options.runs))
     until = time.monotonic() + options.timeout if options.timeout else None
     ended: dict[str, State] = {}
+
+    def is_over(state: State) -> bool:
+        return state.get("status") == "ended" or bool(options.ready and state.get("ready"))
 
     def tell(state: State) -> None:
         ended[str(state["run_id"])] = state
@@ -57,7 +60,7 @@ def wait(options: argparse.Namespace) -> int:
             show(options, {}, f"{state['run_id']} {card.title(state)}")
 
     try:
-        _all_ended(client, run_ids, until, tell)
+        _all_over(client, run_ids, until, tell, is_over)
     except KeyboardInterrupt:
         left = len(run_ids) - len(ended)
         go_on = "the run goes on" if left == 1 else f"{left} runs go on"
@@ -66,15 +69,22 @@ def wait(options: argparse.Namespace) -> int:
     if options.json:
         show(options, states, "")
     if len(states) < len(run_ids):
-        say(f"{len(run_ids) - len(states)} of {len(run_ids)} runs have not ended yet; they go on")
+        not_yet = "ended or become ready" if options.ready else "ended"
+        left = len(run_ids) - len(states)
+        say(f"{left} of {len(run_ids)} runs have not {not_yet} yet; they go on")
         return NOT_OVER
-    return worst(states)
+    is_gone = any(state.get("service") and state["status"] == "ended" for state in states)
+    return worst(states) or (FAILED if options.ready and is_gone else OK)
 
 
-def _all_ended(
-    client: Client, run_ids: list[str], until: Optional[float], tell: Callable[[State], None]
+def _all_over(
+    client: Client,
+    run_ids: list[str],
+    until: Optional[float],
+    tell: Callable[[State], None],
+    is_over: Callable[[State], bool],
 ) -> None:
-    """Call ``tell`` with the last state of each run, as they end, until the time is over."""
+    """Call ``tell`` with the first state of each run that is over, until the time has passed."""
     waiting = deque(run_ids)
     followers: dict[str, RunFollower] = {}
     try:
@@ -84,7 +94,7 @@ def _all_ended(
                 followers[run_id] = RunFollower(Client(client.socket_path), run_id)
             for run_id, follower in list(followers.items()):
                 state = follower.next(timeout_s=_STEP_S / len(followers))
-                if state is not None and state.get("status") == "ended":
+                if state is not None and is_over(state):
                     followers.pop(run_id).close()
                     tell(state)
     finally:

@@ -211,16 +211,56 @@ def test_a_cell_ends_when_its_service_is_ready(places: Places, tmp_path: Path) -
         assert "it cannot have --output" in wrong.printed
 
 
+@pytest.mark.usefixtures("stand_in", "server")
+def test_a_handle_waits_until_a_service_is_ready(places: Places, tmp_path: Path) -> None:
+    """Whatever else happens instead is an exception of its own."""
+    service = Service(tmp_path)
+    options = f"name='chat', service=True, ready={service.url!r}, vram='8GB', hint_ram='200MB'"
+    submits = f"import jupyter_gpugate as g\nrun = g.submit({service.argv!r}, {options})"
+    with notebook(places) as front_end:
+        assert not front_end.run(submits).error
+        late = front_end.run("run.wait_until_ready(0.1)")
+        assert late.ename == "TimeoutError"
+        assert "has not become ready" in late.error["evalue"]
+        service.opens.touch()
+        assert front_end.value("run.wait_until_ready().status()") == "'running'"
+        assert front_end.value("run.cancel()['end']") == "'completed'"
+        gone = front_end.run("run.wait_until_ready()")
+        assert gone.ename == "RunFailed"
+        assert "it was stopped" in gone.error["evalue"]
+        plain = front_end.run("g.submit(['true'], name='plain', gpus=0).wait_until_ready()")
+        assert plain.ename == "ValueError"
+
+
+#: Of a service in a terminal.
+OPTIONS = ("--hint-vram", "8GB", "--hint-ram", "200MB", "--service")
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_terminal_waits_until_a_service_is_ready(places: Places, tmp_path: Path) -> None:
+    """With `wait --ready`, which fails for one that has been stopped."""
+    service = Service(tmp_path)
+    words = (*OPTIONS, "--detach", "--ready", service.url, "--", *service.argv)
+    run_id = gpugate(places, "run", service.name, *words).stdout.split()[-1]
+    done = gpugate(places, "wait", "--ready", "--timeout", "1s", run_id)
+    assert (done.returncode, "have not ended or become ready" in done.stderr) == (75, True)
+    service.opens.touch()
+    done = gpugate(places, "wait", "--ready", run_id)
+    assert (done.returncode, done.stdout) == (0, f"{run_id} chat · ready\n")
+    gpugate(places, "cancel", run_id)
+    assert gpugate(places, "wait", "--ready", run_id).returncode == 1
+    assert gpugate(places, "wait", run_id).returncode == 0
+
+
 @pytest.mark.behaviour(163)
 @pytest.mark.usefixtures("stand_in")
 def test_a_service_in_a_terminal_ends_with_0_when_it_is_stopped(
     places: Places, tmp_path: Path
 ) -> None:
     """The command waits for the stop, which is no failure; of one that loads it is a cancel."""
-    options = ("--hint-vram", "8GB", "--hint-ram", "200MB", "--service")
 
     def foreground(service: Service) -> subprocess.Popen[str]:
-        words = ("run", service.name, *options, "--ready", service.url, "--", *service.argv)
+        words = ("run", service.name, *OPTIONS, "--ready", service.url, "--", *service.argv)
         return subprocess.Popen(
             [sys.executable, "-m", "jupyter_gpugate", *words],
             env=places.environ(),
