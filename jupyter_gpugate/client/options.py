@@ -281,6 +281,8 @@ ESTIMATE_OPTIONS: Final = (
     _option("--workers", type=workers, metavar="N", help="for N processes"),
     _option("--gpus", type=count, metavar="N", help="for N GPUs"),
     _option("--episodes", type=positive, metavar="N", help="for N units of work"),
+    _option("--gpu", dest="device", type=devices, metavar="GPU", help="on this GPU"),
+    _option("--gpu-model", dest="device_model", metavar="TEXT", help="on GPUs of this model"),
 )
 
 #: The resource of a lock.

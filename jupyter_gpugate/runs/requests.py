@@ -117,7 +117,7 @@ def request_of(spec: Mapping[str, Any], owner: str) -> Request:
         submitted_wall=spec["submitted"],
         visible=tuple(spec["visible"]) if spec["gpus"] and _is_masked(spec) else None,
         chosen=Chosen(chosen.get("vram_bytes"), chosen.get("ram_bytes")),
-        device=_words(spec.get("device") or ""),
+        device=device_names(spec.get("device") or ""),
         model=(spec.get("device_model") or "").strip(),
         service=bool(spec.get("service")),
         by_url=bool(spec.get("ready_url")),
@@ -143,8 +143,8 @@ def environment_of(body: Mapping[str, Any]) -> dict[str, str]:
     return {k: v for k, v in (os.environ if given is None else given).items() if not is_token(k)}
 
 
-def _words(text: str) -> tuple[str, ...]:
-    """Return the names in a list with commas, each once."""
+def device_names(text: str) -> tuple[str, ...]:
+    """Return the names of devices in a list with commas, each once."""
     return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
 
 

@@ -24,7 +24,8 @@ def queue(options: argparse.Namespace) -> int:
 
 def estimate(options: argparse.Namespace) -> int:
     """Print the need of the newest run of a name."""
-    asked = {name: getattr(options, name) for name in ("name", "workers", "gpus", "episodes")}
+    names = ("name", "workers", "gpus", "episodes", "device", "device_model")
+    asked = {name: getattr(options, name) for name in names}
     answer = connect().estimate({k: v for k, v in asked.items() if v is not None})
     show(options, answer, tables.estimate(answer, width())["text/plain"])
     return OK

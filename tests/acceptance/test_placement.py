@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.commands import gpugate
+from tests.acceptance.commands import gpugate, told
 from tests.acceptance.evaluations import MB, evaluation, holds
 from tests.fake_nvml import GB, HOLDER, StandIn
 from tests.kit.external_processes import external_process
@@ -204,6 +204,26 @@ def test_a_run_gets_the_device_or_the_model_that_it_names(
         assert reason["resource"] == gpus[2]
         assert server.run(waits)["visible"] == "device=2 leaves GPU 2 (NVIDIA L4)"
     assert devices_of(server.ended(waits)) == [gpus[2]]
+
+
+@pytest.mark.behaviour(169)
+def test_an_estimate_is_asked_for_the_device_that_is_named(
+    stand_in: StandIn, places: Places, start: Callable[..., Served]
+) -> None:
+    """What a run would need there, and whether it would start there now."""
+    stand_in.gpu(total=80 * GB, name="NVIDIA H100 80GB HBM3")
+    server = start()
+    until(partial(_has_devices, server, 2), "both GPUs are seen")
+    server.completed("eval", "pass", device="0", hints={"vram_bytes": 2 * GB})
+    with external_process() as pid:
+        stand_in.hold(pid, 0, 23 * GB)
+        until(lambda: server.queue()["free_bytes"][stand_in.uuid(0)] == GB, "it is full")
+        assert not server.ask("GET", "/estimate?name=eval").json["would_start"]
+        assert server.ask("GET", "/estimate?name=eval&device_model=h100").json["would_start"]
+        asked = ("estimate", "eval", "--json")
+        assert told(places, *asked, "--gpu", "1")["would_start"]
+        (reason,) = told(places, *asked, "--gpu", "7")["reasons"]
+        assert reason["message"] == "asks for 1 GPU, device=7 leaves no GPU, so it has 0"
 
 
 @pytest.mark.behaviour(169)

@@ -265,3 +265,12 @@ def test_a_first_run_fills_what_it_is_given_where_it_fills_its_cap() -> None:
     assert term([at_charge], at_charge.setting, family=at_charge.family).margin_bytes > GB
     at_cap = taught(watched(20 * GB, peak_bytes=20 * GB - MB))[VRAM]
     assert term([at_cap], at_cap.setting, family=at_cap.family).margin_bytes == 0
+
+
+def test_memory_on_a_device_that_was_not_given_is_needed_all_the_same() -> None:
+    """A program that ignores its mask teaches what it held, wherever that was."""
+    strays = with_usage(live(peak_bytes=0), **{"GPU-9": Usage(read_at=END - 1, peak_bytes=3 * GB)})
+    assert taught(strays)[VRAM].peak_bytes == 3 * GB
+    without = start(gate(request(gpus=0)), charges={RAM: 4 * GB})
+    without = with_usage(without, **{"GPU-9": Usage(read_at=END - 1, peak_bytes=3 * GB)})
+    assert VRAM not in taught(without)

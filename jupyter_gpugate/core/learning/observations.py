@@ -106,6 +106,8 @@ def _of_vram(state: GateState, lease: RunLease, end: EndReport, at: float) -> Op
         peaks.append(max(usage.peak_bytes, _by_report(state, lease, uuid, reported or 0)))
         covered = end.peaks.vram_covered and reported is not None
         whole = whole and (covered or _gap(usage, at) <= LONGEST_GAP_S)
+    # A program that has replaced its mask needs its memory wherever it was given a device.
+    peaks += [lease.usage[uuid].peak_bytes for uuid in lease.elsewhere] if peaks else []
     return _Shown(VRAM, max(peaks), whole) if peaks else None
 
 

@@ -13,11 +13,12 @@ from typing import Any
 from pydantic import BaseModel
 from tornado.web import RequestHandler
 
+from jupyter_gpugate.core.requests import Request
 from jupyter_gpugate.core.samples import ProcessKey
 from jupyter_gpugate.gate.port import LockRequest
 from jupyter_gpugate.places import API_PATH
 from jupyter_gpugate.runs.record import Refused
-from jupyter_gpugate.runs.requests import relevant_parameters
+from jupyter_gpugate.runs.requests import device_names, relevant_parameters
 from jupyter_gpugate.server.http import shapes
 from jupyter_gpugate.server.http.answers import (
     CalibrationsAnswer,
@@ -80,6 +81,21 @@ class QueueHandler(ApiHandler):
         await self.polled(asked, make, (self.path, asked.inputs))
 
 
+def _varied(request: Request, asked: EstimateQuery) -> Request:
+    """Return the request of a run with other workers, episodes or devices."""
+    setting = replace(
+        request.setting,
+        workers=asked.workers or request.setting.workers,
+        episodes=asked.episodes or request.setting.episodes,
+    )
+    gpus = request.gpus if asked.gpus is None else asked.gpus
+    if asked.device or asked.device_model:
+        chosen = device_names(asked.device or "")
+        request = replace(request, device=chosen, model=asked.device_model or "")
+        gpus = gpus if asked.gpus is not None else max(1, gpus)
+    return replace(request, family=replace(request.family, gpus=gpus), setting=setting)
+
+
 class EstimateHandler(ApiHandler):
     """The need of a run; nothing is started, loaded or reserved."""
 
@@ -93,15 +109,7 @@ class EstimateHandler(ApiHandler):
         if newest is None:
             problem = f"there is no run with the name {asked.name}"
             raise Refused(404, "not_found", problem, name=asked.name)
-        request = newest.request
-        gpus = request.gpus if asked.gpus is None else asked.gpus
-        setting = replace(
-            request.setting,
-            workers=asked.workers or request.setting.workers,
-            episodes=asked.episodes or request.setting.episodes,
-        )
-        request = replace(request, family=replace(request.family, gpus=gpus), setting=setting)
-        forecast = await self.gate.estimate(request)
+        forecast = await self.gate.estimate(_varied(newest.request, asked))
         self.answer(with_values(forecast, relevant_parameters(newest.spec)))
 
     @call(shapes.EstimateAnswer, body=RunBody)

@@ -15,6 +15,8 @@ from jupyter_gpugate.server.http.wire import (
     Bytes,
     ChosenBytes,
     Declared,
+    DeviceModel,
+    DeviceNames,
     GroupId,
     Ids,
     KernelBody,
@@ -85,10 +87,6 @@ class _SourceOrArgv(Body):
 
 #: A type, an annotated type or a union, which have no common type.
 FieldType = Any
-
-#: Numbers and UUIDs, separated by commas.
-DeviceNames = Annotated[Text, Field(min_length=1, max_length=1024)]
-DeviceModel = Annotated[Text, Field(min_length=1, max_length=128)]
 
 
 def _asked_by_supervisors(url: str) -> str:

@@ -67,6 +67,9 @@ SoftAndHard = Annotated[
 ]
 #: Text that can be an argument or a variable of a process.
 Text = Annotated[str, StringConstraints(pattern=TEXT)]
+#: Numbers and UUIDs, separated by commas.
+DeviceNames = Annotated[Text, Field(min_length=1, max_length=1024)]
+DeviceModel = Annotated[Text, Field(min_length=1, max_length=128)]
 Variable = Annotated[str, StringConstraints(pattern=VARIABLE)]
 
 
@@ -223,6 +226,8 @@ class EstimateQuery(NoQuery):
     workers: Annotated[int, bounded("workers")] | None = None
     gpus: Annotated[int, bounded("gpus")] | None = None
     episodes: Annotated[int, bounded("episodes")] | None = None
+    device: DeviceNames | None = None
+    device_model: DeviceModel | None = None
 
 
 class ForgetQuery(NoQuery):
