@@ -40,15 +40,17 @@ def waits_for(path: Path) -> str:
 
 @pytest.mark.behaviour(162)
 @pytest.mark.usefixtures("stand_in")
+@pytest.mark.parametrize("workers", [1, 2])
 def test_a_first_run_is_not_ended_by_its_cap_on_an_empty_gpu(
-    server: Served, tmp_path: Path
+    server: Served, tmp_path: Path, workers: int
 ) -> None:
-    """A torch cell that needs 15 of 24 GB completes: it is charged half of the GPU, and capped at
-    all that nobody was promised. What it takes beyond its charge is charged at once.
+    """A torch cell that needs 15 of 24 GB, all of it in one worker, completes: it is charged half
+    of the GPU, and capped at all that nobody was promised. What it takes beyond its charge is
+    charged at once.
     """
     release = tmp_path / "release"
-    cell = install(tmp_path / "library") + "torch.cuda.allocate(15 << 30)\n" + waits_for(release)
-    run = server.submit("large", cell)
+    cell = install(tmp_path / "library") + "if worker == 0: torch.cuda.allocate(15 << 30)\n"
+    run = server.submit("large", cell + waits_for(release), workers=workers)
     row = server.active(run)
     assert row["enforcement"] == "enforced"
     assert vram(row["caps"]) == 24 * GB - 256 * MB

@@ -32,6 +32,16 @@ def test_a_worker_is_tagged_and_sees_its_devices_only() -> None:
     assert json.loads(found["GPUGATE_CAPS"]) == {"GPU-a": 50, "GPU-b": 150}
 
 
+def test_a_first_run_with_all_of_a_device_does_not_divide_it() -> None:
+    """One of its workers may need most of it; what others are promised memory of is divided."""
+    watched = {"basis": {"G": "watch"}, "devices": ["G"], "device_totals": {"G": 100}}
+    for cap, share in ((91, 91), (89, 44)):
+        found = worker_environment(launch(caps={"G": cap}, **watched), {}, 0)
+        assert json.loads(found["GPUGATE_CAPS"]) == {"G": share}
+    known = launch(**{**watched, "basis": {"G": "calibrated"}}, caps={"G": 91})
+    assert json.loads(worker_environment(known, {}, 0)["GPUGATE_CAPS"]) == {"G": 45}
+
+
 def test_a_worker_sees_its_devices_by_the_entries_that_the_gate_names() -> None:
     """Each with its UUID beside it; a gate of an earlier version names none, and UUIDs serve."""
     told = launch(devices=["GPU-a", "GPU-b"], caps={})

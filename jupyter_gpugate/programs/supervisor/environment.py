@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from .caps import worker_caps
+
 
 def worker_environment(
     launch: dict[str, Any], base: dict[str, str], worker: int, visible_devices: Sequence[str] = ()
@@ -18,7 +20,7 @@ def worker_environment(
     """
     devices, workers = launch["devices"], launch["workers"]
     mask = list(visible_devices if len(visible_devices) == len(devices) else devices)
-    caps = {uuid: cap // workers for uuid, cap in launch["caps"].items()}
+    caps = worker_caps(launch, launch["caps"])
     own = {"PYTHONUNBUFFERED": "1"}
     if devices or not launch.get("keeps_mask"):
         own["CUDA_VISIBLE_DEVICES"] = ",".join(mask)
