@@ -262,6 +262,20 @@ def test_a_service_that_was_never_ready_shows_a_lower_bound() -> None:
     assert (term.need_bytes, term.lower_bound_bytes) == (None, 4 * GB)
 
 
+def test_a_device_that_is_unused_when_the_service_is_ready_is_judged_at_its_end() -> None:
+    """It may load its model at the first request: next to nothing is no need before that."""
+    simulation = CheckedSimulation(devices())
+    lazy = replace(server(), vram=ramp(4 * GB, after_s=60))
+    service = serve(simulation, lazy, hints=Hints())
+    simulation.until(lambda: is_ready(simulation, service))
+    assert estimate(simulation).need_bytes is None
+    assert estimate(simulation, RAM).n == 1
+    simulation.steps(60)
+    simulation.cancel(service)
+    simulation.steps(2)
+    assert estimate(simulation).peak_bytes == 4 * GB
+
+
 def test_growth_after_ready_counts_at_the_end() -> None:
     """The later observation of a run replaces the earlier one, also after a restart."""
     simulation = CheckedSimulation(devices())

@@ -40,6 +40,8 @@ def sedimented(
     seen = (_of_ram(lease.live, end, event.at), _of_vram(state, lease, end, event.at))
     lessons = []
     for shown in filter(None, seen):
+        if isinstance(event, ev.Ready) and shown.peak_bytes == 0:
+            continue  # it may load at its first request, or in a daemon: its end shows that
         lesson = _observation(state, lease, end, wall, shown)
         risen = _elsewhere(state, lease, shown, sample)
         if risen is not None:
