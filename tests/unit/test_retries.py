@@ -186,6 +186,16 @@ def test_a_program_that_others_pushed_out_is_tried_again_with_the_same_charge(
     assert [t.evidence.oom_bytes for t in shown if t.resource == VRAM] == [0]
 
 
+def test_a_first_run_needs_its_generous_charge_only_on_a_full_device() -> None:
+    """A program of unknown need may fail by itself while others take part of its charge."""
+    state = beside(2 * GB, kind="program", vram=None, basis=Basis.WATCH)
+    seen = crowded(17 * GB)
+    assert retry_of(state, seen, **FAILED) is None
+    retry = retry_of(replace(state, free_seen={GPU: 100 * MB}), seen, **FAILED)
+    assert retry is not None
+    assert retry.cause is RetryCause.PUSHED_OUT
+
+
 def test_a_failed_run_with_room_around_it_is_not_tried_again() -> None:
     """Others may grow as long as what was reserved for the run is there."""
     state = beside(2 * GB, kind="program")
@@ -202,6 +212,9 @@ def test_a_program_that_filled_its_device_beyond_its_charge_ran_out_of_memory() 
     """It says so itself only in its output; what was measured is the evidence."""
     shared = live(12 * GB, 14 * GB, basis=Basis.WATCH, vram=None, kind="program")
     assert retry_of(shared, **FAILED) is None  # there was room
+    alone = live(12 * GB, 23 * GB + 500 * MB, basis=Basis.WATCH, vram=None, kind="program")
+    alone = replace(alone, free_seen={GPU: 100 * MB})
+    assert ended(alone, **FAILED).ended["run"].end.kind is RunEnd.FAILED  # as it is reported
     shared = replace(shared, free_seen={GPU: 100 * MB})
     over = ended(shared, **FAILED)
     retry = over.queue["run"].retry

@@ -184,6 +184,19 @@ def test_only_one_unmeasured_run_settles_on_a_device_at_a_time() -> None:
     assert lease.caps[GPU] == 24 * GB - 256 * MB  # a settled run keeps its larger cap
 
 
+def test_eight_new_runs_start_at_once_on_eight_empty_devices() -> None:
+    """Together they are charged half of the machine's 256 GB of RAM; a quarter each kept the fourth
+    one waiting.
+    """
+    simulation = CheckedSimulation(devices(8), ram_bytes=256 * GB)
+    for number in range(8):
+        simulation.submit(f"new-{number}", Behaviour(100, vram=ramp(GB)))
+    simulation.step()
+    grants = [grant for _, grant in simulation.granted]
+    assert len({grant.devices for grant in grants}) == 8
+    assert {grant.charges[RAM] for grant in grants} == {16 * GB}
+
+
 def test_twenty_new_runs_that_use_next_to_nothing_follow_each_other_in_seconds() -> None:
     """With 22 GB free, three fit at a quarter of the RAM each; every wave makes room for the next
     as soon as it has shown that it holds 26 MB.

@@ -37,9 +37,9 @@ def with_retry(state: GateState, event: ev.Finished, sample: Optional[Sample]) -
         return event
     if lease.attempt.queued.retry is not None or not _may_be_oom(lease, event.end):
         return event
-    event = replace(event, end=_with_evidence(state, lease, event.end))
-    retry = _pushed_out(state, lease, event, sample) or _too_small(state, lease, event)
-    return replace(event, retry=retry)
+    judged = replace(event, end=_with_evidence(state, lease, event.end))
+    retry = _pushed_out(state, lease, judged, sample) or _too_small(state, lease, judged)
+    return event if retry is None else replace(judged, retry=retry)
 
 
 def _may_be_oom(lease: RunLease, end: EndReport) -> bool:
@@ -58,13 +58,17 @@ def _with_evidence(state: GateState, lease: RunLease, end: EndReport) -> EndRepo
     if end.outcome is AttemptOutcome.OOM:
         return end
     full = any(
-        lease.held(uuid) > lease.terms.charges.get(uuid, 0)
-        and state.free_seen.get(uuid, FULL_BYTES) < FULL_BYTES
+        lease.held(uuid) > lease.terms.charges.get(uuid, 0) and _is_full(state, uuid)
         for uuid in lease.terms.devices
     )
     if not full:
         return end
     return replace(end, outcome=AttemptOutcome.OOM, oom_resource=VRAM, oom_evidence=DEVICE_FULL)
+
+
+def _is_full(state: GateState, resource: str) -> bool:
+    """Return whether the last sample before an end showed a resource full."""
+    return state.free_seen.get(resource, FULL_BYTES) < FULL_BYTES
 
 
 def _pushed_out(
@@ -78,16 +82,24 @@ def _pushed_out(
     for resource in _lacked(lease, end):
         charge, usage = lease.terms.charges.get(resource, 0), lease.usage.get(resource)
         risen = grown.get(resource, 0)
+        if end.outcome is not AttemptOutcome.OOM and not _is_evident(state, lease, resource):
+            continue
         if risen and usage is not None and usage.peak_bytes <= charge:
             return _retry(state, RetryCause.PUSHED_OUT, event, resource, risen, charge)
     return None
 
 
+def _is_evident(state: GateState, lease: RunLease, resource: str) -> bool:
+    """Return whether a failed program needed what others took of its charge.
+
+    The charge of a first run is generous: it needed all of it only if the device was full.
+    """
+    return lease.terms.basis.get(resource) is not Basis.WATCH or _is_full(state, resource)
+
+
 def _lacked(lease: RunLease, end: EndReport) -> Iterable[str]:
-    """Return the resources that an attempt may have lacked."""
-    if end.oom_resource == VRAM:
-        return lease.terms.devices
-    return (RAM,) if end.oom_resource == RAM else (*lease.terms.devices, RAM)
+    """Return the resources that an attempt may have lacked; of RAM, the kernel gives evidence."""
+    return (RAM,) if end.oom_resource == RAM else lease.terms.devices
 
 
 def _grown(state: GateState, lease: RunLease, sample: Optional[Sample]) -> dict[str, int]:
