@@ -162,7 +162,7 @@ def test_one_ctrl_c_at_a_terminal_leaves_the_run(places: Places) -> None:
         work.begins()
         opened.child.sendintr()
         opened.hears(ASKS)
-        opened.hears("the run goes on; `jupyter gpugate cancel")
+        opened.hears("the run goes on; `jupyter gpugate logs -f")
         assert opened.ends() == 75
     work.end()
     assert ended(places, run_id) == "completed"
