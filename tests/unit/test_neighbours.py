@@ -72,3 +72,14 @@ def test_the_gpu_of_an_idle_stranger_is_not_preferred_to_an_empty_one() -> None:
         state, _ = apply_sample(gate(request(vram=vram), boards=BOARDS), seen, NOW)
         (granted,) = decide(state, seen, NOW).grants
         assert granted.devices == ("GPU-1",)
+
+
+def test_a_run_has_the_strangers_of_its_device_for_neighbours() -> None:
+    """Its observation counts all holders beside it, from the next sample on."""
+    state = start(gate(request(), boards=BOARDS))
+    state = apply(state, [beat(state)])
+    for at in (NOW + 1, NOW + 2):
+        state, _ = apply_sample(state, there(300 * MB, STRANGER, KERNEL), at)
+    live = state.leases["run"].live
+    assert live is not None
+    assert live.measured.neighbours == 2

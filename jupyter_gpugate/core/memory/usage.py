@@ -132,12 +132,14 @@ def _reported(live: Live, resource: str) -> Optional[int]:
 
 
 def _neighbours(state: GateState, lease: Lease) -> int:
+    """Count the other runs and other holders on a run's devices."""
     devices = set(lease.terms.devices)
-    return sum(
+    runs = sum(
         1
         for other in state.leases.values()
         if other.holder != lease.holder and not devices.isdisjoint(other.terms.devices)
     )
+    return runs + sum(state.strangers.get(uuid, 0) for uuid in devices)
 
 
 def _trees(sample: Sample, attribution: Attribution) -> dict[str, _Tree]:
