@@ -145,7 +145,7 @@ def submitted(
     except GateUnreachable as error:
         if error.status:  # it did answer
             raise
-        raise GateUnreachable(f"{error}; %gpu_queue shows whether the run was queued") from None
+        raise GateUnreachable(f"{error}; the queue shows whether the run was queued") from None
 
 
 def until_end(

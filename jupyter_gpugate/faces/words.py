@@ -306,6 +306,6 @@ def kept(runs: Json) -> Iterator[str]:
     holds = "" if held is None else f" and hold {least}{mb(held)}"
     yield f"{runs.get('count'):,} runs are in {runs.get('directory')}{holds}."
     yield (
-        "When a run ends, only its inputs are removed. You may remove the directory of an ended "
-        "run at any time: rm -r, or DELETE /runs/ID over HTTP."
+        "When a run ends, only its inputs are removed. You may remove ended runs at any time: "
+        "jupyter gpugate rm, rm -r, or DELETE /runs/ID over HTTP."
     )

@@ -280,7 +280,7 @@ def test_a_silent_gate_is_not_asked_again_after_an_interrupt(tmp_path: Path) -> 
     interrupts = Interrupts()
     interrupts.count = 1
     nowhere = Client(tmp_path / "gpugate.sock")
-    with pytest.raises(GateUnreachable, match="%gpu_queue shows whether the run was queued"):
+    with pytest.raises(GateUnreachable, match="the queue shows whether the run was queued"):
         submitted(nowhere, {}, interrupts, Patience(interactive=True))
 
 
