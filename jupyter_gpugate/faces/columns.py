@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -13,6 +14,8 @@ SHORT: Final = 24
 _UNBROKEN: Final = 21
 _LEAST: Final = 14
 _GAP: Final = 2
+#: A number and its unit stay together.
+_BETWEEN_WORDS: Final = re.compile(r"(?<!\d) | (?!(?:MB|s|min|h)\b)")
 _INDENT: Final = 2
 _INDENT_BELOW: Final = 6
 
@@ -53,7 +56,7 @@ def middle_cut(text: str, width: int) -> str:
 def wrapped(text: str, width: int) -> list[str]:
     """Break a text into lines of at most a width, between words where possible."""
     lines = [""]
-    for word in text.split(" "):
+    for word in _BETWEEN_WORDS.split(text):
         joined = f"{lines[-1]} {word}" if lines[-1] else word
         if columns(joined) <= width:
             lines[-1] = joined

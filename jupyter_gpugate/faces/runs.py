@@ -113,14 +113,13 @@ def _attempt(attempt: Json, devices: Sequence[Json]) -> str:
         state += f" after {words.span(attempt['duration_s'])}"
     charges: Json = attempt.get("charges") or {}
     held: Json = attempt.get("peaks") or {}
-    parts = [_peak(name, held, charges, devices) for name in {**charges, **held}]
-    return f"{attempt['attempt']}: {state}; peak {', '.join(parts) or 'unknown'}"
+    peaks_ = ", ".join(_peak(name, held, charges, devices) for name in {**charges, **held})
+    reserved = " reserved" if charges else ""
+    return f"{attempt['attempt']}: {state}; peak {peaks_ or 'unknown'}{reserved}"
 
 
 def _peak(name: str, held: Json, charges: Json, devices: Sequence[Json]) -> str:
     where = words.resource(name, devices)
     if name not in charges:
         return f"{where} {words.mb(held[name])}"
-    if name not in held:
-        return f"{where} unknown, {words.mb(charges[name])} reserved"
-    return f"{where} {words.of(held[name], charges[name])} reserved"
+    return f"{where} {words.part(held.get(name), charges[name])}"

@@ -191,7 +191,7 @@ def _memory(snapshot: Json) -> Iterator[list[str]]:
 def _running(row: Json, devices: Sequence[Json]) -> list[str]:
     held: Json = row.get("held") or {}
     memory = [
-        f"{words.resource(name, devices)}: {_part(held.get(name), charge)}"
+        f"{words.resource(name, devices)}: {words.part(held.get(name), charge)}"
         for name, charge in (row.get("charges") or {}).items()
     ]
     episodes: Json = row.get("episodes") or {}
@@ -268,10 +268,6 @@ def _troubles(snapshot: Json) -> Iterator[str]:
         fault: Json = reader.get("fault") or {}
         if fault:
             yield f"the {reader.get('name')} reader: {fault.get('text') or fault.get('code')}"
-
-
-def _part(held: Optional[float], charge: float) -> str:
-    return f"? of {words.mb(charge)}" if held is None else words.of(held, charge)
 
 
 def _total(total: object) -> str:

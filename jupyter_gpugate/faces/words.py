@@ -71,6 +71,11 @@ def of(part: float, whole: float) -> str:
     return f"{mb(part).removesuffix(' MB')} of {mb(whole)}"
 
 
+def part(held: Optional[float], charge: float) -> str:
+    """Format memory that is held of a charge, if it could be measured."""
+    return f"? of {mb(charge)}" if held is None else of(held, charge)
+
+
 def span(seconds: float) -> str:
     """Format seconds for people: "40 s", "4 min", "2 h 05 min"."""
     if seconds < 100:  # noqa: PLR2004 - people say 90 s, and 2 min

@@ -63,6 +63,15 @@ def test_texts_are_cut_and_broken_by_columns(text: str) -> None:
     assert columns.middle_cut("python eval.py --seed 1", 13) == "pyth…--seed 1"
 
 
+def test_a_number_keeps_its_unit() -> None:
+    """No line ends between the two."""
+    text = "needs 24,320 MB of GPU 0 for 5 min and 3 s"
+    for width in range(9, 40):
+        lines = columns.wrapped(text, width)
+        assert not any(line.split(" ")[0] in {"MB", "min", "s"} for line in lines)
+        assert " ".join(lines) == text
+
+
 def test_a_long_text_is_broken_beside_its_label() -> None:
     """The label stands alone on its left."""
     lines = columns.labelled("waits", "one two three four", 8, 24)

@@ -80,8 +80,8 @@ def test_a_whole_run_has_every_attempt_with_its_peak_and_its_charge() -> None:
     for words_ in (
         "parameters  batch=8",
         "repeats     r-0",
-        "1: out of memory after 5 s; peak RAM 7 of 9 MB reserved, GPU 0 unknown, 3 MB reserved",
-        "2: under way; peak RAM unknown, 12 MB reserved",
+        "1: out of memory after 5 s; peak RAM 7 of 9 MB, GPU 0 ? of 3 MB reserved",
+        "2: under way; peak RAM ? of 12 MB reserved",
         "files       /runs/x",
         f"output      the last 10 lines; all of it: jupyter gpugate logs {RUN['run_id']}",
     ):
