@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from typing import Any
+import contextlib
 
 from jupyter_gpugate.client import submission
+from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.client.errors import GateError
 from jupyter_gpugate.client.waiting import Verdict
 from jupyter_gpugate.terminal import follow
@@ -24,8 +24,7 @@ def run(options: argparse.Namespace) -> int:
             raise _in_words_of_a_terminal(error, options.name) from None
         run_id = str(answer["run_id"])
         if answer.get("repeats"):
-            earlier = client.run(run_id).body or {}
-            follow.say(_repeated(earlier, str(answer["repeats"])))
+            follow.say(_repeated(client, run_id, str(answer["repeats"])))
         follow.warn_of_lost_input()
         if options.detach:
             show(options, answer, run_id)
@@ -56,9 +55,13 @@ def _in_words_of_a_terminal(error: GateError, name: str) -> Exception:
     )
 
 
-def _repeated(run: Mapping[str, Any], earlier: str) -> str:
-    what = f"the command of {earlier}: {run['command']}" if run.get("command") else ""
-    return f"{run.get('run_id')} repeats {what or f'the source of {earlier}'}"
+def _repeated(client: Client, run_id: str, earlier: str) -> str:
+    """Say what is repeated; the run is queued, so a gate that does not answer now is no failure."""
+    command = ""
+    with contextlib.suppress(GateError):
+        command = str((client.run(run_id).body or {}).get("command") or "")
+    what = f"the command of {earlier}: {command}" if command else f"the source of {earlier}"
+    return f"{run_id} repeats {what}"
 
 
 def _left(run_id: str, verdict: Verdict) -> int:
