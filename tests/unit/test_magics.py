@@ -183,7 +183,7 @@ def test_inputs_of_a_refused_run_are_removed(
         ("%%gated_eval n --set batch\n1", "argument --set: `batch` must be NAME=VALUE"),
         ("%%gated_eval n --class soon\n1", "argument --class: invalid choice"),
         ("%%gated_eval n --nonsense\n1", "unrecognized arguments: --nonsense"),
-        ("%%gated_eval n --gpu 1\n1", "unrecognized arguments: --gpu 1; did you mean --gpus?"),
+        ("%%gated_eval n --gpuss 1\n1", "unrecognized arguments: --gpuss 1; did you mean --gpus?"),
         ("%%gated_eval n --set 'a=1\n1", "no closing quotation in `n --set 'a=1`"),
         ("%%gated_eval n --input nope\n1", "--input nope: `nope` is not defined in this notebook"),
         ("%%gated_eval n --output gone\n1", "--output gone: the cell never assigns `gone`"),
