@@ -109,7 +109,8 @@ class Walk:
 
     def asks(self, key: GroupKey, queued: Queued) -> Asks:
         """A queued request as the checks see it."""
-        waited_s = self._now - queued.waits_since
+        # Since the submit, also of a run that is tried again: the oldest has waited longest.
+        waited_s = self._now - queued.submitted_at
         parked = self._is_parked(queued.run_side)
         return self.asks_of(key, queued.request.run_id, waited_s=waited_s, parked=parked)
 
