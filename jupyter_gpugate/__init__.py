@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
     from jupyter_gpugate.client.connection import Client, connect
     from jupyter_gpugate.client.errors import GateError, RunCancelled, RunDetached, RunFailed
+    from jupyter_gpugate.notebook.group import Group
     from jupyter_gpugate.notebook.run import Run
 
 __all__ = [
     "Client",
     "GateError",
+    "Group",
     "Run",
     "RunCancelled",
     "RunDetached",
@@ -35,6 +37,7 @@ __all__ = [
 _HOMES = {
     "Client": "client.connection",
     "GateError": "client.errors",
+    "Group": "notebook.group",
     "Run": "notebook.run",
     "RunCancelled": "client.errors",
     "RunDetached": "client.errors",
@@ -57,24 +60,30 @@ def submit(
     name: str,
     inputs: Mapping[str, object] | None = None,
     **options: Any,
-) -> Run:
+) -> Any:
     """Queue a run, and return a handle on it without waiting.
 
     ``work`` is a string, the source of a cell, or a list, the words of a command; without it the
     newest run of this name is repeated.  The options are those of the magic and of the terminal:
     ``episodes=10, workers=2, gpus=0, hint_vram="6GB", max_wait="30m", outputs=["score"]``,
     ``parameters={"batch": 8}, free_parameters={"seed": 1}``; ``inputs`` are values by name.
+    With ``sweep={"batch": [8, 16, 32]}`` it queues a run for each value and returns a `Group`.
     """
     from jupyter_gpugate.notebook.submitting import submit as submit_
 
     return submit_(work, name, inputs, options)
 
 
-def get(run_id: str) -> Run:
-    """Return a handle on a run of this user, live or ended, submitted from wherever."""
+def get(run_id: str) -> Any:
+    """Return a handle on a run, live or ended, submitted from wherever: a `Run`.
+
+    For the id of a group it is a `Group`.
+    """
+    from jupyter_gpugate.client.finding import is_group
+    from jupyter_gpugate.notebook.group import Group
     from jupyter_gpugate.notebook.run import Run
 
-    return Run(run_id)
+    return Group(run_id) if is_group(run_id) else Run(run_id)
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -109,6 +109,20 @@ class Client:
         """Detach a run: it outlives the process that submitted it."""
         return self._body("POST", f"/runs/{quote(run_id, safe='')}/detach", body={})
 
+    def group(self, group: str, *, wait_s: float = 0.0, etag: Optional[str] = None) -> Answer:
+        """Return a group's state; with ``wait_s`` only once it differs from ``etag``."""
+        query = {"wait": f"{wait_s:g}", "etag": etag or ""} if wait_s else {}
+        return self.ask("GET", f"/groups/{quote(group, safe='')}", query=query, extra_s=wait_s)
+
+    def cancel_group(self, group: str) -> dict[str, Any]:
+        """Stop all runs of a group for certain."""
+        path = f"/groups/{quote(group, safe='')}/cancel"
+        return self._body("POST", path, body={}, extra_s=_STOPPING_S)
+
+    def detach_group(self, group: str) -> dict[str, Any]:
+        """Detach all runs of a group."""
+        return self._body("POST", f"/groups/{quote(group, safe='')}/detach", body={})
+
     def delete(self, run_id: str) -> dict[str, Any]:
         """Remove an ended run and its directory."""
         return self._body("DELETE", f"/runs/{quote(run_id, safe='')}")

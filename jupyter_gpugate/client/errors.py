@@ -27,6 +27,10 @@ _CLEAR_WITHOUT_FIELD: Final = (
 )
 
 
+class SubmissionError(ValueError):
+    """A submit with a mistake; the message names the option and the remedy."""
+
+
 class GateError(Exception):
     """The gate refused a request, or could not be asked.
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.client.errors import GateError
-from jupyter_gpugate.core.run_spec import NAME, RUN_ID
+from jupyter_gpugate.core.run_spec import GROUP_ID, NAME, RUN_ID
 
 _ID: Final = re.compile(RUN_ID)
+_GROUP: Final = re.compile(GROUP_ID)
 _NAME: Final = re.compile(NAME)
 #: Candidates that a message lists.
 _MOST_LISTED: Final = 8
@@ -26,11 +27,40 @@ def find_run(client: Client, text: str) -> str:
     """
     if _ID.fullmatch(text):
         return text
+    _refuse_group(text)
     live = _candidates(client, text, status=_UNFINISHED)
     ended = [] if live else _candidates(client, text)
     if ended and ended[0]["name"] == text:
         return str(ended[0]["run_id"])
     return _only([*live, *ended], text)
+
+
+def find_run_or_group(client: Client, text: str) -> str:
+    """Return the id of a group as it is, else the id of the run that is meant, as `find_run`."""
+    return text if is_group(text) else find_run(client, text)
+
+
+def with_ids(client: Client, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the body of a submit with ids for the runs and groups that it starts after."""
+    if not body.get("after"):
+        return body
+    return {**body, "after": [find_run_or_group(client, word) for word in body["after"]]}
+
+
+def expanded(client: Client, words: Iterable[str]) -> list[str]:
+    """Return words in which each group is replaced by the ids of its runs."""
+    found: list[str] = []
+    for word in words:
+        if is_group(word):
+            found += [str(row["run_id"]) for row in (client.group(word).body or {})["runs"]]
+        else:
+            found.append(word)
+    return found
+
+
+def is_group(text: str) -> bool:
+    """Return whether a text is the id of a group."""
+    return bool(_GROUP.fullmatch(text))
 
 
 def find_unfinished(client: Client, text: str) -> str:
@@ -55,6 +85,12 @@ def find_unfinished(client: Client, text: str) -> str:
 def find_exactly(client: Client, text: str) -> str:
     """Return the id of the only run, live or ended, that is meant, as for a removal."""
     return text if _ID.fullmatch(text) else _only(_candidates(client, text), text)
+
+
+def _refuse_group(text: str) -> None:
+    if is_group(text):
+        problem = f"{text} is a group of runs; `jupyter gpugate show {text}` lists them"
+        raise GateError(problem, code="ambiguous", status=409)
 
 
 def _candidates(client: Client, text: str, **asked: str) -> Sequence[Row]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Generic, Optional, TypeVar
+from typing import Any, ClassVar, Final, Generic, Optional, TypeVar
 
 from jupyter_gpugate.client import connection as gate
-from jupyter_gpugate.client.connection import Client, Pauses
+from jupyter_gpugate.client.connection import Answer, Client, Pauses
 from jupyter_gpugate.client.errors import GateError, GateUnreachable
 
 T = TypeVar("T")
@@ -71,6 +71,8 @@ def in_background(
 class RunFollower:
     """Follows one run over HTTP in a thread of its own, through restarts of its gate."""
 
+    going_on: ClassVar[str] = "the run goes on"
+
     def __init__(self, client: Client, run_id: str) -> None:
         self.run_id = run_id
         self._client = client
@@ -121,13 +123,22 @@ class RunFollower:
             if asking is not None:
                 asking.result()
 
+    def _ask(self, etag: Optional[str]) -> Answer:
+        return self._client.run(self.run_id, wait_s=gate.POLL_S, etag=etag)
+
+    def _ask_to_cancel(self) -> object:
+        return self._client.cancel(self.run_id)
+
+    def _ask_to_detach(self) -> object:
+        return self._client.detach(self.run_id)
+
     def _follow(self) -> None:
         etag: Optional[str] = None
         pauses = Pauses()
         away_since: Optional[float] = None
         while not self._closed.is_set():
             try:
-                answer = self._client.run(self.run_id, wait_s=gate.POLL_S, etag=etag)
+                answer = self._ask(etag)
             except GateUnreachable as error:
                 self.trouble = str(error)
                 away_since = away_since or time.monotonic()
@@ -147,13 +158,13 @@ class RunFollower:
 
     def _cancel(self) -> None:
         try:
-            self._insist(lambda: self._client.cancel(self.run_id))
+            self._insist(self._ask_to_cancel)
         except GateError as error:
             self.refused = str(error)
 
     def _leave(self) -> bool:
         try:
-            self._insist(lambda: self._client.detach(self.run_id))
+            self._insist(self._ask_to_detach)
         except GateError as error:
             return error.status != _TOO_LATE
         return True
@@ -188,3 +199,18 @@ class RunFollower:
         with self._news:
             self._state, self._error = state, error
             self._news.notify_all()
+
+
+class GroupFollower(RunFollower):
+    """Follows a group of runs in the same way; its ``run_id`` is the id of the group."""
+
+    going_on = "the runs go on"
+
+    def _ask(self, etag: Optional[str]) -> Answer:
+        return self._client.group(self.run_id, wait_s=gate.POLL_S, etag=etag)
+
+    def _ask_to_cancel(self) -> object:
+        return self._client.cancel_group(self.run_id)
+
+    def _ask_to_detach(self) -> object:
+        return self._client.detach_group(self.run_id)

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from jupyter_gpugate.client import options as given
+from jupyter_gpugate.client.errors import SubmissionError
 from jupyter_gpugate.client.options import Option
-from jupyter_gpugate.client.submission import SubmissionError
+from jupyter_gpugate.client.sweeps import Swept, checked, swept
 
 #: Keywords that are called otherwise than their options.
 _WORDS: Final = {
@@ -67,6 +68,8 @@ def _read(word: str, option: Option, value: Any) -> Any:
     try:
         if settings.get("type") is given.parameter:
             return _parameters(word, value)
+        if settings.get("type") is swept:
+            return _sweeps(word, value)
         if settings.get("action") == "append":
             return [settings["type"](name) for name in _several(value)]
         read = settings["type"](str(value)) if "type" in settings else str(value)
@@ -82,6 +85,16 @@ def _parameters(word: str, value: Any) -> list[tuple[str, str]]:
     if not isinstance(value, Mapping):
         raise SubmissionError(f"{word}: {value!r} must be a dict, such as {{'batch': 64}}")
     return [given.parameter(f"{name}={one}") for name, one in value.items()]
+
+
+def _sweeps(word: str, value: Any) -> list[Swept]:
+    if not isinstance(value, Mapping):
+        example = "{'batch': [8, 16], 'seed': '0..9'}"
+        raise SubmissionError(f"{word}: {value!r} must be a dict, such as {example}")
+    return [
+        swept(f"{name}={one}") if isinstance(one, str) else checked(str(name), list(map(str, one)))
+        for name, one in value.items()
+    ]
 
 
 def _several(value: Any) -> list[str]:

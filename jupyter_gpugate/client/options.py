@@ -12,6 +12,7 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from jupyter_gpugate.client.sweeps import swept
 from jupyter_gpugate.core.ready_url import EXAMPLE, problem_of
 from jupyter_gpugate.core.run_spec import FIELD, LOCK_S, LONGEST_LOCK_S, MOST_WORKERS, NAME
 
@@ -204,6 +205,37 @@ RUN_OPTIONS: Final = (
         default=[],
         metavar="NAME=VALUE",
         help="a parameter that does not change the memory needed, such as a seed",
+    ),
+    _option(
+        "--sweep",
+        type=swept,
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="a run for each value: batch=8,16,32 or seed=0..9; several make every combination",
+    ),
+    _option(
+        "--sweep-free",
+        type=swept,
+        action="append",
+        default=[],
+        metavar="NAME=VALUES",
+        help="the same for a parameter that does not change the memory needed, such as a seed",
+    ),
+    _of(
+        "at_most",
+        "--at-most",
+        type=positive,
+        metavar="N",
+        help="at most N runs of the sweep at a time",
+    ),
+    _of(
+        "after",
+        "--after",
+        type=run_name,
+        action="append",
+        metavar="RUN",
+        help="start only after this run, or all runs of this group, have completed",
     ),
     _of("class", "--class", help=SUPPRESS),
     # Recorded, like the class: help offers neither before it has an effect.

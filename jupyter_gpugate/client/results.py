@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 from jupyter_gpugate.client import values
+from jupyter_gpugate.programs.worker.attempt import parsed
 
 
 def attempt_folder(state: Mapping[str, Any]) -> Optional[Path]:
@@ -31,3 +32,21 @@ def load(state: Mapping[str, Any]) -> dict[str, Any]:
         by_worker = [values.read(files[worker]) for worker in sorted(files)]
         loaded[name] = by_worker[0] if len(by_worker) == 1 else by_worker
     return loaded
+
+
+def kept(state: Mapping[str, Any]) -> list[Any]:
+    """Load the values that episodes have kept, in their order, over all attempts.
+
+    Raises `ValueCannotTravel` naming the file that cannot be loaded here.
+    """
+    files: dict[int, Path] = {}
+    for attempt in range(1, int(state.get("attempt") or 0) + 1):
+        folder = Path(state["directory"], "attempts", str(attempt), "episodes")
+        found = (path for path in folder.glob("*.pickle") if path.stem.isdecimal())
+        files.update((int(path.stem), path) for path in found)
+    return [values.read(files[index]) for index in sorted(files)]
+
+
+def parameters(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a run as its cell sees them: numbers where they are written so."""
+    return {name: parsed(text) for name, text in (state.get("parameters") or {}).items()}

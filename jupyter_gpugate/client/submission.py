@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from jupyter_gpugate.client import environment
+from jupyter_gpugate.client import environment, sweeps
+from jupyter_gpugate.client.errors import SubmissionError
 from jupyter_gpugate.client.options import CELL_OPTIONS, RUN_OPTIONS, Option
 
 Body = dict[str, Any]
@@ -23,10 +24,6 @@ Body = dict[str, Any]
 _ENVIRONMENT_LIMIT: Final = 1 << 20
 #: What a repeated run takes from the earlier one, not from this process.
 _OF_THE_EARLIER: Final = ("cwd", "umask", "limits")
-
-
-class SubmissionError(ValueError):
-    """A submit with a mistake; the message names the option and the remedy."""
 
 
 def cell(options: Namespace, source: str) -> Body:
@@ -53,6 +50,7 @@ def program(options: Namespace, argv: Sequence[str]) -> Body:
     body = {**_of_any_run(options), "argv": list(argv), "interpreter": sys.executable}
     body["episodes"] = 1
     body["memory_irrelevant"] += flat(options.memory_irrelevant)
+    sweeps.refuse_without_placeholders(argv, sweeps.points(options))
     return body
 
 
@@ -88,6 +86,7 @@ def flat(lists: Sequence[Sequence[str]]) -> list[str]:
 def _refuse_ready_alone(options: Namespace) -> None:
     if options.ready_url and not options.service:
         raise SubmissionError("--ready says when a service is ready: add --service")
+    _refuse_wrong_sweep(options)
 
 
 def _of_any_run(options: Namespace) -> Body:
@@ -97,7 +96,7 @@ def _of_any_run(options: Namespace) -> Body:
         "name": options.name,
         **_values(options, RUN_OPTIONS),
         "parameters": dict([*options.set, *options.set_free]),
-        "memory_irrelevant": [name for name, _ in options.set_free],
+        "memory_irrelevant": [name for name, _ in [*options.set_free, *options.sweep_free]],
         "hints": _without_gaps({"vram_bytes": options.hint_vram, "ram_bytes": options.hint_ram}),
         # A gate of an older version does not know the field.
         "chosen": _without_gaps({"vram_bytes": options.vram, "ram_bytes": options.ram}) or None,
@@ -114,8 +113,17 @@ def _of_any_run(options: Namespace) -> Body:
 def _values(options: Namespace, table: Sequence[Option]) -> Body:
     """Return the fields of a body whose values are those of options."""
     values = {option.field: getattr(options, option.field) for option in table if option.field}
-    # A gate of an older version does not know it.
-    return {name: value for name, value in values.items() if value or name != "service"}
+    # A gate of an older version does not know them.
+    return {k: value for k, value in values.items() if value or k not in ("service", "after")}
+
+
+def _refuse_wrong_sweep(options: Namespace) -> None:
+    """Refuse options that contradict a sweep, or that need one."""
+    if not sweeps.points(options):
+        if options.at_most is not None:
+            raise SubmissionError("--at-most limits the runs of a sweep: add --sweep NAME=VALUES")
+    elif options.service:
+        raise SubmissionError("a service ends by being stopped: it cannot have --sweep")
 
 
 def _without_gaps(body: Mapping[str, Any]) -> Body:

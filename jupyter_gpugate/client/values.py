@@ -58,6 +58,26 @@ def stage(values: Mapping[str, object]) -> Path:
     return folder
 
 
+def staged_again(folder: Path) -> Path:
+    """Return a new staging folder with the same values, without a copy where the disk permits."""
+    again = folder.with_name(str(uuid.uuid4()))
+    again.mkdir(mode=0o700)
+    try:
+        for file in folder.iterdir():
+            _link_or_copy(file, again / file.name)
+    except OSError as error:
+        discard(again)
+        raise ValueCannotTravel(f"--input: {again} cannot be written: {error.strerror}") from None
+    return again
+
+
+def _link_or_copy(file: Path, place: Path) -> None:
+    try:
+        os.link(file, place)
+    except OSError:  # a file system without hard links
+        shutil.copy2(file, place)
+
+
 def discard(folder: Path) -> None:
     """Remove a staging folder that no run took over."""
     shutil.rmtree(folder, ignore_errors=True)

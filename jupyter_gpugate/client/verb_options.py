@@ -20,6 +20,7 @@ STATUSES: Final = {
 SORTS: Final = ("newest", "oldest", "name", "took", "peak")
 
 _WHICH: Final = "the id of a run, the beginning or the last five letters of one, or a run's name"
+_WHICH_OR_GROUP: Final = f"{_WHICH}; or the id of a group"
 
 
 def _option(flag: str, *, short: str = "", **settings: Any) -> Option:
@@ -28,8 +29,9 @@ def _option(flag: str, *, short: str = "", **settings: Any) -> Option:
 
 #: Which runs.
 RUN: Final = _option("run", metavar="RUN", help=_WHICH)
-RUNS: Final = _option("runs", nargs="+", metavar="RUN", help=_WHICH)
-SOME_RUNS: Final = _option("runs", nargs="*", metavar="RUN", help=_WHICH)
+RUN_OR_GROUP: Final = _option("run", metavar="RUN", help=_WHICH_OR_GROUP)
+RUNS: Final = _option("runs", nargs="+", metavar="RUN", help=_WHICH_OR_GROUP)
+SOME_RUNS: Final = _option("runs", nargs="*", metavar="RUN", help=_WHICH_OR_GROUP)
 YES: Final = _option("--yes", short="-y", action="store_true", help="do not ask for confirmation")
 
 
@@ -39,6 +41,7 @@ def _named(which: str) -> Option:
 
 RUNS_OPTIONS: Final = (
     _option("--name", type=run_name, metavar="NAME", help="only runs of this name"),
+    _option("--group", type=run_name, metavar="GROUP", help="only runs of this group"),
     _option(
         "--status",
         choices=tuple(STATUSES),

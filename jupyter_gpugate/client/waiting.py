@@ -18,6 +18,7 @@ from typing import Any, Final, Optional
 from jupyter_gpugate.client import connection as gate
 from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.client.errors import GateUnreachable, Interrupted
+from jupyter_gpugate.client.finding import with_ids
 from jupyter_gpugate.client.following import Background, RunFollower, State, in_background
 
 #: How long a first interrupt waits for a second one before the run goes on alone.
@@ -131,7 +132,9 @@ def submitted(
     reports: list[str] = []
     shown = 0
     work = Background(
-        lambda: client.submit(body, give_up=interrupts.asked_to_end, report=reports.append)
+        lambda: client.submit(
+            with_ids(client, body), give_up=interrupts.asked_to_end, report=reports.append
+        )
     )
     while not work.done():
         if len(reports) > shown:
@@ -203,10 +206,10 @@ def _overruled(
 
 def _note(verdict: Verdict, follower: RunFollower) -> str:
     if verdict is Verdict.WARN:
-        return "interrupt again within 5 s to cancel; the run goes on otherwise"
+        return f"interrupt again within 5 s to cancel; {follower.going_on} otherwise"
     if follower.refused:
         return f"the cancel was refused: {follower.refused}"
     if verdict in (Verdict.CANCEL, Verdict.ENOUGH):
         how_far = follower.not_taken or "its processes are being stopped"
         return f"cancelling: {how_far}"
-    return f"{follower.trouble}; the run goes on" if follower.trouble else ""
+    return f"{follower.trouble}; {follower.going_on}" if follower.trouble else ""

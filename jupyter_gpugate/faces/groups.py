@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Final, Optional
 
-from jupyter_gpugate.faces import columns, tables, words
+from jupyter_gpugate.faces import columns, screen, tables, words
 from jupyter_gpugate.faces.words import Json
 
 #: States and ends in the order in which a summary counts them, in words.
@@ -25,6 +25,8 @@ _COUNTED: Final = {
 _PLAIN_ENDS: Final = ("completed", "cancelled")
 _RESULT_CHARS: Final = 100
 _VALUE_CHARS: Final = 24
+#: Lines of output of a run that did not complete.
+_OUTPUT_LINES: Final = 12
 #: A table of this many rows is shown whole; a longer one scrolls.
 _SCROLLS: Final = "max-height:32em;overflow:auto"
 
@@ -43,6 +45,8 @@ def summary(group: Json) -> str:
     """Count the runs by state: "12 runs: 1 active, 10 completed, 1 failed"."""
     counts: Json = group.get("counts") or {}
     total = sum(counts.values())
+    if not total:
+        return "being submitted"
     parts = [f"{counts[key]:,} {word}" for key, word in _COUNTED.items() if counts.get(key)]
     runs = "1 run" if total == 1 else f"{total:,} runs"
     size = group.get("size")
@@ -60,6 +64,35 @@ def text(group: Json, note: str = "", width: Optional[int] = None) -> str:
     if note:
         lines.append(f"  {note}")
     return "\n".join(lines)
+
+
+def explained(group: Json, states: Mapping[str, Json], width: Optional[int] = None) -> str:
+    """Render the table and, of each run that did not complete, how it ended and its last output.
+
+    ``states`` are those runs by id, as far as they are known.
+    """
+    lines = [text(group, width=width)]
+    for row in unsuccessful(group):
+        run_id = str(row.get("run_id"))
+        state = states.get(run_id) or row
+        retried = words.retried(state)
+        lines += ["", f"{setting(row)} · {words.visible(words.ended(state))}"]
+        lines += [f"  {words.visible(retried)}"] if retried else []
+        tail = screen.text_lines(str(state.get("output_tail") or ""))[-_OUTPUT_LINES:]
+        lines += [f"    | {line}" for line in tail]
+        lines.append(f"  {words.whole_output(run_id)}, or `jupyter gpugate logs {run_id}`")
+    return "\n".join(lines)
+
+
+def cancelled(answer: Json) -> str:
+    """Describe the result of a cancel of a group in one sentence."""
+    stopped = [run_id for run_id, one in (answer.get("runs") or {}).items() if one["cancelled"]]
+    refused = [f"{run_id}: {why}" for run_id, why in (answer.get("refused") or {}).items()]
+    group = answer.get("group")
+    if not stopped and not refused:
+        return f"no run of {group} is waiting or active"
+    runs = "1 run" if len(stopped) == 1 else f"{len(stopped):,} runs"
+    return "; ".join([f"{runs} of {group} cancelled", *refused])
 
 
 def html(group: Json, note: str = "", *, commands: bool = True) -> str:
@@ -81,9 +114,18 @@ def html(group: Json, note: str = "", *, commands: bool = True) -> str:
 def rows(group: Json) -> list[list[str]]:
     """Return the table; its first row names the columns."""
     runs: Sequence[Json] = group.get("runs") or ()
+    if not runs:
+        return []
     names = parameter_names(runs)
     several = any(((run.get("episodes") or {}).get("of") or 1) > 1 for run in runs)
-    head = ["run", *names, "state", *(["episodes"] if several else []), "peak of reserved", ""]
+    head = [
+        "run",
+        *names,
+        "state",
+        *(["episodes"] if several else []),
+        "peak of reserved",
+        "result",
+    ]
     return [head, *(_row(run, names, several=several) for run in runs)]
 
 

@@ -6,23 +6,23 @@ import contextlib
 import functools
 import os
 import shlex
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable, Optional, TypeVar, cast
+from typing import Any, Callable, Optional, TypeVar, Union, cast
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display
 
-from jupyter_gpugate.client import environment, results, submission, values
+from jupyter_gpugate.client import environment, results, submission, sweeps, values
 from jupyter_gpugate.client import options as given
-from jupyter_gpugate.client.connection import connect
-from jupyter_gpugate.client.errors import GateError, RunCancelled, RunDetached
-from jupyter_gpugate.client.finding import find_unfinished
+from jupyter_gpugate.client.connection import Client, connect
+from jupyter_gpugate.client.errors import GateError, RunCancelled, RunDetached, SubmissionError
+from jupyter_gpugate.client.finding import find_unfinished, is_group
 from jupyter_gpugate.client.following import State
+from jupyter_gpugate.client.groups import Sweep
 from jupyter_gpugate.client.options import (
     CELL_OPTIONS,
     ESTIMATE_OPTIONS,
@@ -40,11 +40,13 @@ from jupyter_gpugate.client.waiting import (
     submitted,
     until_end,
 )
-from jupyter_gpugate.faces import tables
+from jupyter_gpugate.faces import groups, tables
 from jupyter_gpugate.notebook import panel, scope
-from jupyter_gpugate.notebook.live import LiveCard
+from jupyter_gpugate.notebook.group import Group
+from jupyter_gpugate.notebook.live import LiveCard, is_interactive
 from jupyter_gpugate.notebook.replay import Replay
 from jupyter_gpugate.notebook.run import Run, raise_for_end
+from jupyter_gpugate.notebook.sweeping import SweptCell, run_sweep
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,7 +115,7 @@ class GpuGateMagics(Magics):
         *CELL_OPTIONS,
         *RUN_OPTIONS,
     )
-    def gated_eval(self, line: str, cell: str) -> Optional[Run]:
+    def gated_eval(self, line: str, cell: str) -> Union[Run, Group, None]:
         """Run this cell in a process of its own once the memory it needs is free."""
         options = _parsed(self.gated_eval, line)
         if options.name is None:
@@ -124,6 +126,10 @@ class GpuGateMagics(Magics):
             inputs = self._checked(options, source)
             body = submission.cell(options, source)
             staged = values.stage(inputs) if inputs else None
+            swept = sweeps.points(options)
+            if swept:
+                sweep = SweptCell(Sweep(body, swept), list(inputs), staged)
+                return run_sweep(self.shell, options, sweep)
             if staged is not None:
                 body["inputs"] = {"names": list(inputs), "staged": str(staged)}
             with wait.interrupts.taken():
@@ -178,8 +184,7 @@ class GpuGateMagics(Magics):
             refused: list[str] = []
             for word in options.runs:
                 try:
-                    run_id = find_unfinished(client, word)
-                    result = tables.cancelled(run_id, client.cancel(run_id))
+                    result = _cancelled(client, word)
                 except GateError as error:
                     refused.append(str(error))
                 else:
@@ -227,7 +232,8 @@ class GpuGateMagics(Magics):
         for name in inputs:
             if name not in notebook:
                 raise UsageError(f"--input {name}: `{name}` is not defined in this notebook")
-        parameters = {name for name, _ in [*options.set, *options.set_free]} - set(inputs)
+        given_by_name = [*options.set, *options.set_free, *options.sweep, *options.sweep_free]
+        parameters = {name for name, _ in given_by_name} - set(inputs)
         unclear = scope.parameters_by_name(found, notebook, parameters)
         if unclear:
             raise UsageError(scope.parameter_remedy(unclear[0], notebook))
@@ -238,6 +244,13 @@ class GpuGateMagics(Magics):
             if name not in found.bound and not found.star_import:
                 raise UsageError(f"--output {name}: the cell never assigns `{name}`")
         return {name: notebook[name] for name in inputs}
+
+
+def _cancelled(client: Client, word: str) -> str:
+    if is_group(word):
+        return groups.cancelled(client.cancel_group(word))
+    run_id = find_unfinished(client, word)
+    return tables.cancelled(run_id, client.cancel(run_id))
 
 
 class _Wait:
@@ -313,25 +326,12 @@ def is_ready(state: State) -> bool:
     return state.get("status") == "active" and state.get("ready") is True
 
 
-def is_interactive(shell: Any) -> bool:
-    """Return whether a person is present, who could interrupt twice.
-
-    A front end that cannot answer `input` (nbclient, papermill, nbconvert) is none; without a
-    kernel, a terminal is one.
-    """
-    parent: Any = getattr(shell, "get_parent", dict)()
-    content = parent.get("content") if isinstance(parent, dict) else None
-    if content:
-        return bool(content.get("allow_stdin", False))
-    return sys.stdin is not None and sys.stdin.isatty()
-
-
 @contextlib.contextmanager
 def _one_liners() -> Iterator[None]:
     """Show a user's mistake as one line, without a traceback."""
     try:
         yield
-    except (scope.CellError, submission.SubmissionError, values.ValueCannotTravel) as error:
+    except (scope.CellError, SubmissionError, values.ValueCannotTravel) as error:
         raise UsageError(str(error)) from None
     except GateError as error:
         if error.status in (400, 404, 409, 413):

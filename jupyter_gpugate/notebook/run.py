@@ -152,13 +152,7 @@ class Run:
             traceback.print_exc()
 
     def _asked(self) -> Client:
-        if self._client is not None:
-            try:
-                discovery.dial(self._client.socket_path, timeout_s=2.0).close()
-            except GateUnreachable:  # gone since; another one may have its place
-                self._client = None
-        if self._client is None:
-            self._client = connect()
+        self._client = connected(self._client)
         return self._client
 
     def _ended(self, timeout_s: Optional[float]) -> State:
@@ -176,6 +170,17 @@ class Run:
         finally:
             follower.close()
         raise TimeoutError(f"run {self.run_id} has not {what} within {timeout_s:g} s")
+
+
+def connected(client: Optional[Client]) -> Client:
+    """Return the client if its gate is still there, else one of the gate that is there now."""
+    if client is not None:
+        try:
+            discovery.dial(client.socket_path, timeout_s=2.0).close()
+        except GateUnreachable:  # gone since; another one may have its place
+            return connect()
+        return client
+    return connect()
 
 
 def raise_for_end(state: Mapping[str, Any]) -> None:

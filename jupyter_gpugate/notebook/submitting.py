@@ -7,11 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Optional, Union
 
-from jupyter_gpugate.client import keywords, options, submission, values
-from jupyter_gpugate.client.errors import RunDetached
-from jupyter_gpugate.client.submission import Body, SubmissionError
+from jupyter_gpugate.client import keywords, options, submission, sweeps, values
+from jupyter_gpugate.client.errors import RunDetached, SubmissionError
+from jupyter_gpugate.client.groups import Sweep
+from jupyter_gpugate.client.submission import Body
+from jupyter_gpugate.client.sweeps import Point
 from jupyter_gpugate.client.waiting import Interrupts, Patience, connected, submitted
+from jupyter_gpugate.notebook.group import Group
 from jupyter_gpugate.notebook.run import Run
+from jupyter_gpugate.notebook.sweeping import SweptCell, submit_sweep
 
 #: The source of a cell, the words of a command, or neither to repeat the newest run of the name.
 Work = Union[str, Sequence[str], None]
@@ -23,10 +27,12 @@ _COUNTS: Final = ("workers", "episodes")
 
 def submit(
     work: Work, name: str, inputs: Optional[Mapping[str, object]], given: Mapping[str, Any]
-) -> Run:
-    """Queue a run and return a handle on it; see `jupyter_gpugate.submit`."""
-    body = _body(work, _checked_name(name), given)
+) -> Union[Run, Group]:
+    """Queue a run, or a group of runs, and return a handle; see `jupyter_gpugate.submit`."""
+    body, points = _described(work, _checked_name(name), given)
     staged = _stage(work, inputs)
+    if points:
+        return _queued_group(SweptCell(Sweep(body, points), list(inputs or ()), staged))
     if staged is not None:
         body["inputs"] = {"names": list(inputs or ()), "staged": str(staged)}
     try:
@@ -48,22 +54,36 @@ def _queued(body: Body) -> Run:
     return run
 
 
-def _body(work: Work, name: str, given: Mapping[str, Any]) -> Body:
+def _queued_group(cell: SweptCell) -> Group:
+    interrupts = Interrupts()
+    with interrupts.taken():
+        group, submitted_group = submit_sweep(cell, interrupts, Patience(interactive=False))
+    if interrupts.count:
+        queued = f"{len(submitted_group.run_ids)} of {submitted_group.size} runs were queued"
+        raise RunDetached(f"{queued} before the interrupt", {"group": group.group_id})
+    return group
+
+
+def _described(work: Work, name: str, given: Mapping[str, Any]) -> tuple[Body, list[Point]]:
+    """Return the body of a submit, and the points of its sweep, if it has one."""
     if work is None:
         return _repetition(name, given)
     if isinstance(work, str):
-        return submission.cell(_named(name, _OF_CELLS, given), work)
+        found = _named(name, _OF_CELLS, given)
+        return submission.cell(found, work), sweeps.points(found)
     argv = [str(word) for word in work]
     if not argv:
         raise SubmissionError("the command is empty: give its words, such as ['python', 'eval.py']")
-    return submission.program(_named(name, _OF_PROGRAMS, given), argv)
+    found = _named(name, _OF_PROGRAMS, given)
+    return submission.program(found, argv), sweeps.points(found)
 
 
-def _repetition(name: str, given: Mapping[str, Any]) -> Body:
+def _repetition(name: str, given: Mapping[str, Any]) -> tuple[Body, list[Point]]:
     counts = [o for o in options.CELL_OPTIONS if keywords.word_of(o) in _COUNTS]
     found = _named(name, (*_OF_PROGRAMS, *counts), given)
     # A number that was not given is the earlier run's, not the default.
-    return {**submission.again(found), **{n: getattr(found, n) for n in _COUNTS if n in given}}
+    numbers = {n: getattr(found, n) for n in _COUNTS if n in given}
+    return {**submission.again(found), **numbers}, sweeps.points(found)
 
 
 def _named(name: str, table: Sequence[options.Option], given: Mapping[str, Any]) -> Any:

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from jupyter_gpugate.client.errors import Interrupted
-from jupyter_gpugate.client.submission import SubmissionError
+from jupyter_gpugate.client.errors import Interrupted, SubmissionError
 from jupyter_gpugate.terminal.follow import say, write
 
 

@@ -40,8 +40,7 @@ def _parsed(words: list[str]) -> argparse.Namespace:
 
 
 def _carried_out(options: argparse.Namespace) -> int:
-    from jupyter_gpugate.client.errors import GateError
-    from jupyter_gpugate.client.submission import SubmissionError
+    from jupyter_gpugate.client.errors import GateError, SubmissionError
 
     try:
         code: int = options.verb.carry_out(options)

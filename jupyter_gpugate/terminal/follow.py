@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Optional
 
 from jupyter_gpugate.client.connection import Client
-from jupyter_gpugate.client.following import RunFollower, State
+from jupyter_gpugate.client.following import GroupFollower, RunFollower, State
+from jupyter_gpugate.client.groups import SubmittedGroup, Sweep, submit_group
 from jupyter_gpugate.client.stream import OutputStream
 from jupyter_gpugate.client.waiting import (
     Interrupts,
     Patience,
+    Show,
     Verdict,
     connected,
     submitted,
@@ -56,8 +58,21 @@ class Terminal:
         show = Progress().show
         return client, submitted(client, body, self._interrupts, self._patience, show)
 
+    def submitted_group(self, sweep: Sweep, show: Show) -> tuple[Client, SubmittedGroup]:
+        """Queue every run of a sweep; raises `Interrupted` before the first."""
+        client = connected(self._interrupts)
+        return client, submit_group(client, sweep, self._interrupts, self._patience, show=show)
+
+    def waited_group(self, client: Client, group: str, show: Show) -> tuple[State, Verdict]:
+        """Wait for the ends of all runs of a group, or until a signal says not to."""
+        follower = GroupFollower(client, group)
+        try:
+            return until_end(follower, self._interrupts, self._patience, show)
+        finally:
+            follower.close()
+
     def waited(
-        self, client: Client, run_id: str, show: Callable[[State, str], None], *, streams: bool
+        self, client: Client, run_id: str, show: Show, *, streams: bool
     ) -> tuple[State, Verdict]:
         """Wait for a run's end, or until a signal says not to; return as `until_end` does."""
         stream = None

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from jupyter_gpugate.client.connection import Client, connect
-from jupyter_gpugate.client.finding import find_run
+from jupyter_gpugate.client.finding import find_run, is_group
+from jupyter_gpugate.client.groups import MOST_EXPLAINED
 from jupyter_gpugate.client.verb_options import STATUSES
+from jupyter_gpugate.faces import groups
 from jupyter_gpugate.faces import runs as faces
 from jupyter_gpugate.terminal.answers import show, width
 from jupyter_gpugate.terminal.exits import OK
@@ -37,6 +39,8 @@ def list_runs(options: argparse.Namespace) -> int:
 def show_run(options: argparse.Namespace) -> int:
     """Print one run whole."""
     client = connect()
+    if is_group(options.run):
+        return _show_group(options, client, options.run)
     run_id = find_run(client, options.run)
     run, attempts = client.run(run_id).body or {}, client.attempts(run_id)
     text = faces.whole(run, attempts, time.time(), width())
@@ -44,9 +48,18 @@ def show_run(options: argparse.Namespace) -> int:
     return OK
 
 
+def _show_group(options: argparse.Namespace, client: Client, group: str) -> int:
+    """Print a group whole: its runs, and why some of them did not complete."""
+    state = client.group(group).body or {}
+    failed = [str(row["run_id"]) for row in groups.unsuccessful(state)[:MOST_EXPLAINED]]
+    states = {run_id: client.run(run_id).body or {} for run_id in failed}
+    show(options, state, groups.explained(state, states, width()))
+    return OK
+
+
 def _asked(options: argparse.Namespace) -> dict[str, str]:
     status = STATUSES.get(options.status or "")
-    asked = {"name": options.name, "status": status}
+    asked = {"name": options.name, "status": status, "group": options.group}
     return {name: value for name, value in asked.items() if value}
 
 
@@ -71,8 +84,9 @@ def _sorted(rows: list[Row], by: str) -> list[Row]:
 
 
 def _nothing(options: argparse.Namespace) -> str:
-    if options.name or options.status:
+    if options.name or options.status or options.group:
         asked = [f"named {options.name}"] if options.name else []
+        asked += [f"of group {options.group}"] if options.group else []
         asked += [f"{options.status}"] if options.status else []
         return f"no run is {' and '.join(asked)}"
     return "there is no run yet: `jupyter gpugate run NAME -- COMMAND` submits one"

@@ -18,7 +18,8 @@ _DESCRIPTION: Final = "Starts a run when the memory that it needs is measured to
 _EPILOG: Final = """\
 `jupyter gpugate VERB --help` shows the options of a verb. RUN is the id of a run, the beginning or
 the last five letters of it, or a name: it means the one unfinished run of that name or, where none
-is unfinished, the newest one, which can be looked at but not cancelled."""
+is unfinished, the newest one, which can be looked at but not cancelled. `show`, `wait`, `cancel`
+and `rm` take the id of a group as well: the runs of a --sweep."""
 _RUN: Final = """\
 Queues a command, starts it once its memory is free, and waits for its end; the command's standard
 input is empty. Without a command, the newest run of this name is submitted again: the same source
@@ -82,8 +83,8 @@ VERBS: Final = (
     Verb(
         "show",
         "listing.show_run",
-        "show one run: its state, why it waits or ended, its attempts, its files",
-        (asked.RUN,),
+        "show one run: its state, why it waits or ended, its attempts, its files; or a group",
+        (asked.RUN_OR_GROUP,),
     ),
     Verb(
         "logs",

@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from jupyter_gpugate.client.connection import Client, connect
-from jupyter_gpugate.client.errors import GateError
-from jupyter_gpugate.client.finding import find_exactly, find_unfinished
-from jupyter_gpugate.client.submission import SubmissionError
-from jupyter_gpugate.faces import tables, words
+from jupyter_gpugate.client.errors import GateError, SubmissionError
+from jupyter_gpugate.client.finding import expanded, find_exactly, find_unfinished, is_group
+from jupyter_gpugate.faces import groups, tables, words
 from jupyter_gpugate.terminal import answers
 from jupyter_gpugate.terminal.exits import FAILED, OK
 from jupyter_gpugate.terminal.follow import say
@@ -52,8 +51,8 @@ def remove(options: argparse.Namespace) -> int:
             say(f"runs named {options.name} that are waiting or active stay; cancel them first")
         if not _chosen(options, rows, "remove", f"{whole} has ended"):
             return OK if not rows else FAILED
-    order = _removing(client)
-    return _carry_out(options, [row["run_id"] for row in rows] if whole else options.runs, order)
+    given = [row["run_id"] for row in rows] if whole else expanded(client, options.runs)
+    return _carry_out(options, given, _removing(client))
 
 
 def release(options: argparse.Namespace) -> int:
@@ -92,6 +91,8 @@ def _chosen(options: argparse.Namespace, rows: Sequence[Row], verb: str, none: s
 
 def _cancelling(client: Client) -> Order:
     def order(word: str) -> tuple[str, Row]:
+        if is_group(word):
+            return groups.cancelled(answer := client.cancel_group(word)), answer
         run_id = find_unfinished(client, word)
         return tables.cancelled(run_id, answer := client.cancel(run_id)), answer
 

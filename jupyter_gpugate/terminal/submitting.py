@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 
-from jupyter_gpugate.client import submission
+from jupyter_gpugate.client import submission, sweeps
 from jupyter_gpugate.client.connection import Client
-from jupyter_gpugate.client.errors import GateError
+from jupyter_gpugate.client.errors import GateError, SubmissionError
+from jupyter_gpugate.client.groups import Sweep
 from jupyter_gpugate.client.waiting import Verdict
-from jupyter_gpugate.terminal import follow
+from jupyter_gpugate.terminal import follow, sweeping
 from jupyter_gpugate.terminal.answers import show
 from jupyter_gpugate.terminal.exits import CANCELLED, NOT_OVER, OK, exit_code
 
@@ -17,6 +18,12 @@ from jupyter_gpugate.terminal.exits import CANCELLED, NOT_OVER, OK, exit_code
 def run(options: argparse.Namespace) -> int:
     """Queue a command, or the newest run of a name again, and wait for the end."""
     body = _body(options)
+    points = sweeps.points(options)
+    if points:
+        try:
+            return sweeping.run(options, Sweep(body, points))
+        except GateError as error:
+            raise _in_words_of_a_terminal(error, options.name) from None
     with follow.taking_signals() as here:
         try:
             client, answer = here.submitted(body)
@@ -42,14 +49,14 @@ def _body(options: argparse.Namespace) -> submission.Body:
     if options.command is None:
         return submission.again(options)
     if not options.command:
-        raise submission.SubmissionError("no command: jupyter gpugate run NAME -- COMMAND ...")
+        raise SubmissionError("no command: jupyter gpugate run NAME -- COMMAND ...")
     return submission.program(options, options.command)
 
 
 def _in_words_of_a_terminal(error: GateError, name: str) -> Exception:
     if error.code != "nothing_to_repeat":
         return error
-    return submission.SubmissionError(
+    return SubmissionError(
         f"no run is named {name} yet, so there is none to repeat: give a command, as in "
         f"`jupyter gpugate run {name} -- COMMAND ...`; `jupyter gpugate runs` lists your runs"
     )

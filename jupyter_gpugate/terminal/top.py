@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Final, Optional
 
 from jupyter_gpugate.client.connection import Client, connect
-from jupyter_gpugate.client.errors import GateError, GateUnreachable
-from jupyter_gpugate.client.submission import SubmissionError
+from jupyter_gpugate.client.errors import GateError, GateUnreachable, SubmissionError
 from jupyter_gpugate.faces import columns, tables, words
 from jupyter_gpugate.terminal.exits import OK
 from jupyter_gpugate.terminal.follow import write

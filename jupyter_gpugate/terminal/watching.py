@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Optional
 
 from jupyter_gpugate.client.connection import Client, connect
-from jupyter_gpugate.client.errors import Interrupted
-from jupyter_gpugate.client.finding import find_run
+from jupyter_gpugate.client.errors import Interrupted, SubmissionError
+from jupyter_gpugate.client.finding import expanded, find_run
 from jupyter_gpugate.client.following import RunFollower, State
 from jupyter_gpugate.client.stream import OutputStream
-from jupyter_gpugate.client.submission import SubmissionError
 from jupyter_gpugate.faces import card, words
 from jupyter_gpugate.terminal.answers import show
 from jupyter_gpugate.terminal.exits import FAILED, NOT_OVER, OK, worst
@@ -47,7 +46,8 @@ def logs(options: argparse.Namespace) -> int:
 def wait(options: argparse.Namespace) -> int:
     """Wait until all runs have ended, or are ready; an interrupt leaves them alone."""
     client = connect()
-    run_ids = list(dict.fromkeys(find_run(client, word) for word in options.runs))
+    wanted = expanded(client, options.runs)
+    run_ids = list(dict.fromkeys(find_run(client, word) for word in wanted))
     until = time.monotonic() + options.timeout if options.timeout else None
     ended: dict[str, State] = {}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpugate.client import keywords, options
-from jupyter_gpugate.client.submission import SubmissionError
+from jupyter_gpugate.client.errors import SubmissionError
 
 OF_CELLS = (*options.RUN_OPTIONS, *options.CELL_OPTIONS)
 

@@ -70,7 +70,7 @@ class GroupCancelHandler(ApiHandler):
 
     path = "/groups/{group_id}/cancel"
 
-    @call(shapes.GroupCancelAnswer, errors=(409,))
+    @call(shapes.GroupCancelAnswer)
     async def post(self, group_id: str) -> None:
         """Stop every unfinished run of a group, and wait until none of their processes is left."""
         await self.launcher.inventory.whole.wait()
@@ -85,7 +85,7 @@ class GroupDetachHandler(ApiHandler):
 
     path = "/groups/{group_id}/detach"
 
-    @call(shapes.DetachAnswer, errors=(409,))
+    @call(shapes.DetachAnswer)
     async def post(self, group_id: str) -> None:
         """Detach every unfinished run of a group."""
         await self.launcher.inventory.whole.wait()

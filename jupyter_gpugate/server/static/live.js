@@ -203,23 +203,31 @@ function button(label, sure, title, act) {
   return made;
 }
 
-/** Sends an order for a run and says on `element` what went wrong with it. */
-async function order(server, element, runId, verb) {
+/** The paths of a run and of a group. */
+const runPath = (runId) => `/runs/${encodeURIComponent(runId)}`;
+const groupPath = (group) => `/groups/${encodeURIComponent(group)}`;
+
+/** Sends an order for a run or a group and says on `element` what went wrong with it. */
+async function order(server, element, path, verb) {
   try {
-    const response = await ask(server, "POST", `/runs/${encodeURIComponent(runId)}/${verb}`);
+    const response = await ask(server, "POST", `${path}/${verb}`);
     say(element, response.ok ? "" : (await problemIn(response)).words);
   } catch {
     say(element, AWAY.words);
   }
 }
 
-const ORDERS = {
+const RUN_ORDERS = {
   detach: { label: "Detach", title: "The cell ends, the run goes on" },
   cancel: { label: "Cancel", title: "Stop every process of this run" },
 };
+const GROUP_ORDERS = {
+  detach: { label: "Detach", title: "The cell ends, the runs go on" },
+  cancel: { label: "Cancel all", title: "Stop every process of every run of this group" },
+};
 
-/** Offers what a run takes at the moment; a reader's focus stays on the button that it was on. */
-function offer(server, element, runId, { orders, status }) {
+/** Offers the available orders; a reader's focus stays on the button that it was on. */
+function offer(server, element, path, known, { orders, status }) {
   const bar = part(element, "orders");
   const offered = `${orders} ${status}`;
   if (bar.dataset.offered === offered) return;
@@ -227,8 +235,8 @@ function offer(server, element, runId, { orders, status }) {
   const focused = bar.querySelector(":focus")?.dataset.order;
   const buttons = orders.map((verb) => {
     const sure = verb === "cancel" && status === "active" ? "Really stop it?" : "";
-    const { label, title } = ORDERS[verb];
-    const made = button(label, sure, title, () => order(server, element, runId, verb));
+    const { label, title } = known[verb];
+    const made = button(label, sure, title, () => order(server, element, path, verb));
     made.dataset.order = verb;
     return made;
   });
@@ -255,13 +263,9 @@ function card(element, runId) {
     for (const text of growing(runId)) {
       if (text.dataset.from === String(answer.rest?.start)) refill(text, answer.rest.html);
     }
-    offer(server, now, runId, answer);
+    offer(server, now, runPath(runId), RUN_ORDERS, answer);
     now.dataset.status = answer.status;
     return answer.status !== "ended";
-  };
-  const tell = (now, problem) => {
-    sayProblem(now, problem, told);
-    if (problem?.unknown) part(now, "orders").replaceChildren();
   };
   // Output behind this byte is shown below the card, by the cell that waits.
   const until = element.dataset.until;
@@ -270,8 +274,33 @@ function card(element, runId) {
     const from = growing(runId).map((text) => `&rest=${encodeURIComponent(text.dataset.from)}`);
     return `&until=${encodeURIComponent(until)}${from.at(-1) ?? ""}`;
   };
-  const path = `/runs/${encodeURIComponent(runId)}/card`;
-  follow(server, new WeakRef(element), path, show, tell, more);
+  const path = `${runPath(runId)}/card`;
+  follow(server, new WeakRef(element), path, show, tellOf(told), more);
+}
+
+/** Returns what says on an element that there is nothing new, and why; an unknown one has no buttons. */
+function tellOf(told) {
+  return (now, problem) => {
+    sayProblem(now, problem, told);
+    if (problem?.unknown) part(now, "orders").replaceChildren();
+  };
+}
+
+/** One group's table, however often the page asks for it. */
+function group(element, groupId) {
+  const server = pageServer();
+  if (server === null || kept.has(element)) return;
+  kept.add(element);
+  const told = element.dataset.note || "";
+  if (told) say(element, told);
+  const show = (now, answer) => {
+    refill(part(now, "body"), answer.html);
+    offer(server, now, groupPath(groupId), GROUP_ORDERS, answer);
+    now.dataset.status = answer.status;
+    return answer.status !== "ended";
+  };
+  const path = `${groupPath(groupId)}/card`;
+  follow(server, new WeakRef(element), path, show, tellOf(told));
 }
 
 /** Whether a new table would move something that is about to be pressed. */
@@ -291,7 +320,7 @@ function addButtons(server, element, table, runs) {
     if (!Object.hasOwn(runs, runId)) continue;
     const sure = runs[runId] === "active" ? "Really stop it?" : "";
     const title = `Stop every process of ${runId}`;
-    const made = button("Cancel", sure, title, () => order(server, element, runId, "cancel"));
+    const made = button("Cancel", sure, title, () => order(server, element, runPath(runId), "cancel"));
     Object.assign(made.style, { margin: "0 8px 0 0", padding: "0 6px", fontSize: "12px" });
     place.style.verticalAlign = "top";
     place.append(made);
@@ -331,4 +360,4 @@ function panel(element) {
   return true;
 }
 
-export { card, panel };
+export { card, group, panel };
