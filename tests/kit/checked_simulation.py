@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jupyter_gpugate.core import events as ev
+from jupyter_gpugate.core.admission.caps import watched_caps
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.explaining.snapshot import inputs_of, replay, snapshot
 from jupyter_gpugate.core.reports import RunEnd
@@ -59,6 +60,7 @@ class CheckedSimulation(Simulation):
         tick = super().step(seconds)
         self._charges_fit_measured_room(tick)
         self._nothing_starts_beside_a_service_that_loads(tick)
+        self._caps_leave_what_is_promised(tick)
         self._one_live_attempt_each()
         self._every_submit_exists_once()
         self._ends_stand()
@@ -97,6 +99,18 @@ class CheckedSimulation(Simulation):
             assert closed.isdisjoint(grant.devices), (grant, closed)
             if tick.decided.queue[grant.run_id].request.service:
                 closed.update(grant.devices)
+
+    def _caps_leave_what_is_promised(self, tick: Tick) -> None:
+        """Where a run was admitted, no first run there may grow into what others are promised."""
+        joined = {uuid for grant in self.decisions.grants for uuid in grant.devices}
+        free = {r.device.uuid: r.free_bytes or 0 for r in tick.happened.sample.devices}
+        leases = self.state.leases.values()
+        for lease, uuid in ((one, u) for one in leases for u in watched_caps(one) if u in joined):
+            promised = sum(other.reservation(uuid) for other in leases)
+            own = max(lease.charges[uuid], lease.held(uuid))
+            contexts = sum(self.state.device_overhead.values()) * lease.request.setting.workers
+            assert lease.caps[uuid] <= own + max(0, free[uuid] - promised), (lease, free)
+            assert lease.caps[uuid] >= lease.charges[uuid] - contexts, lease
 
     def _one_live_attempt_each(self) -> None:
         assert not set(self.state.queue) & set(self.state.leases)
