@@ -46,6 +46,8 @@ def test_loopback_with_a_port_is_asked(url: str) -> None:
         ("http://127.0.0.1", "port"),
         ("http://localhost/x:80", "port"),
         ("http://127.0.0.1:0", "port"),
+        ("http://127.0.0.1:080", "port"),
+        ("http://127.0.0.1:80x", "localhost"),
         ("http://127.0.0.1:65536", "port"),
         ("http://127.0.0.1:x", "localhost"),
     ],

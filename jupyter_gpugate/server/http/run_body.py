@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    create_model,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 
 from jupyter_gpugate.core.codec import JsonObject
-from jupyter_gpugate.core.ready_url import problem_of
+from jupyter_gpugate.core.ready_url import LONGEST, PATTERN, problem_of
 from jupyter_gpugate.core.run_spec import FIELD
 from jupyter_gpugate.server.http.wire import (
     Body,
@@ -97,6 +105,9 @@ def _asked_by_supervisors(url: str) -> str:
     return url
 
 
+_READY_URL: JsonSchemaValue = {"type": "string", "pattern": PATTERN, "maxLength": LONGEST}
+ReadyUrl = Annotated[str, AfterValidator(_asked_by_supervisors), WithJsonSchema(_READY_URL)]
+
 #: The types of those fields of a run that are more than a number, a switch or a choice.
 TYPES: dict[str, FieldType] = {
     "name": Name,
@@ -114,7 +125,7 @@ TYPES: dict[str, FieldType] = {
     "memory_irrelevant": list[Text],
     "hints": HintsBody,
     "chosen": ChosenBody,
-    "ready_url": Annotated[str, AfterValidator(_asked_by_supervisors)] | None,
+    "ready_url": ReadyUrl | None,
     "inputs": InputsBody,
     "outputs": list[Name],
     "idempotency_key": Annotated[str, Field(max_length=128)],
