@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.controlled_runs import waits_for
+from tests.kit.controlled_runs import drained, waits_for
 from tests.kit.real_server import Served, until
 
 HINTS = {"ram_bytes": 64 << 20}
@@ -168,3 +168,33 @@ def test_groups_survive_a_restart(server: Served, start: Any, tmp_path: Path) ->
     end.touch()
     assert second.ended(last)["end"] == "completed"
     assert group_of(second, group)["counts"] == {"completed": 2}
+
+
+@pytest.mark.behaviour(173, 161)
+def test_runs_that_wait_learn_from_those_of_their_group_that_have_ended(
+    server: Served, tmp_path: Path
+) -> None:
+    """One that waits has no number before, and a fitted one once two values have been run."""
+    group, end = new_group(), tmp_path / "end"
+    source = (
+        "import os, time\n"
+        f"while params['n'] == 5 and not os.path.exists({str(end)!r}): time.sleep(0.05)\n"
+    )
+    shared: dict[str, Any] = {"name": "sweep", "gpus": 0, "group": group, "at_most": 1}
+
+    def submitted(n: int) -> str:
+        return server.submit(source=source, parameters={"n": str(n)}, **shared)
+
+    def origin(run_id: str) -> str | None:
+        (term,) = server.run(run_id)["estimate"]["terms"]
+        return str(term["origin"]) if term["origin"] else None
+
+    with drained(server):
+        runs = [submitted(n) for n in (4, 8, 5, 6)]
+        assert [origin(run_id) for run_id in runs] == [None] * 4
+    server.active(runs[2])
+    assert server.run(runs[3])["status"] == "queued"
+    assert origin(runs[3]) == "fitted"
+    assert "fitted over n 4, 8" in server.run(runs[3])["estimate"]["terms"][0]["note"]
+    end.touch()
+    assert server.ended(runs[3])["end"] == "completed"

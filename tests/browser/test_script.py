@@ -15,6 +15,8 @@ from tests.kit.real_server import until
 
 Opened = Callable[..., Page]
 
+GROUP = "g20260914-101502-kqzfa"
+
 PRESSED_30_TIMES = """\
 button => {
   for (let n = 0; n < 30; n++) button.click();
@@ -100,6 +102,33 @@ def test_text_below_a_card_goes_on_while_it_grows(opened: Opened) -> None:
     expect(page.page.locator('[data-from="90"]')).to_have_text("and on")
     expect(page.page.locator('[data-from="5"]')).to_have_text("from 5")
     assert "until=3&rest=90" in page.asked[-1].url
+
+
+def test_a_groups_table_is_kept_up_to_date_and_stopped_as_one(opened: Opened) -> None:
+    """Its buttons concern all runs; one that has ended has none, and is asked about no more."""
+    group: dict[str, Any] = {"group": GROUP, "name": "sweep", "status": "queued", "runs": []}
+    page = opened(live.group_bundle(group)["text/html"])
+
+    def answers(html: str, status: str, *orders: str) -> None:
+        page.answers(f"/groups/{GROUP}/card", {"html": html, "status": status, "orders": orders})
+
+    answers("2 of 3 active", "active", "detach", "cancel")
+    expect(page.page.get_by_text("2 of 3 active")).to_have_count(1)
+    page.page.get_by_role("button", name="Detach").click()
+    page.until(lambda: len(page.orders) == 1, "the page detaches")
+    cancel = page.page.get_by_role("button", name="Cancel all")
+    cancel.click()
+    sure = page.page.get_by_role("button", name="Really stop it?")
+    expect(sure).to_have_attribute("data-armed", "")
+    sure.click()
+    page.until(lambda: len(page.orders) == 2, "the page cancels")
+    assert [order.url.rpartition("/groups/")[2] for order in page.orders] == [
+        f"{GROUP}/detach",
+        f"{GROUP}/cancel",
+    ]
+    answers("all have ended", "ended")
+    expect(page.page.get_by_text("all have ended")).to_have_count(1)
+    expect(page.page.get_by_role("button")).to_have_count(0)
 
 
 def test_a_card_says_what_is_wrong_and_goes_on_once_it_is_not(opened: Opened) -> None:

@@ -10,12 +10,13 @@ import pytest
 from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.decisions import Check, Decisions
+from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.explaining.explain import explain
 from jupyter_gpugate.core.explaining.snapshot import reason_rows
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.flow.tick import Happened, run_tick
 from jupyter_gpugate.core.reports import AttemptOutcome, RunEnd
-from jupyter_gpugate.core.resources import GB
+from jupyter_gpugate.core.resources import GB, RAM
 from tests.kit.core_builders import (
     NOW,
     finish,
@@ -138,3 +139,22 @@ def test_a_long_list_of_runs_is_shortened_in_words() -> None:
     (reason,) = reasons(state)["last"]
     words = "starts only after 5 runs have completed: f0, f1, f2 and 2 more"
     assert explain(state, reason) == words
+
+
+def test_runs_that_wait_learn_from_those_of_their_group_that_have_ended() -> None:
+    """A number between those that were run has a need as soon as the second of them has ended."""
+    waiting = member("m2", 12, vram=None, ram=None)
+    state = gate(waiting)
+
+    def learned(batch: int, peak: int) -> GateState:
+        setting = replace(waiting.setting, parameters=(("batch", f"={batch}"),))
+        shown = Observation(waiting.family, setting, RAM, peak, complete=True, at=0.0)
+        return apply(state, [ev.Sedimented(NOW, shown)])
+
+    state = learned(8, 2 * GB)
+    assert state.queue["m2"].needs.ram.need_bytes is None
+    state = learned(16, 4 * GB)
+    need = state.queue["m2"].needs.ram.need_bytes
+    assert need is not None
+    assert 3 * GB < need < 4 * GB
+    assert state.groups.keys() == {state.queue["m2"].key}

@@ -60,12 +60,15 @@ def test_wrong_values_are_refused(text: str, says: str) -> None:
 
 def test_several_sweeps_make_every_combination() -> None:
     """In the order of the values, the last one fastest; each submit is one of its own."""
-    asked = options(sweep={"batch": [8, 16], "model": "a,b"}, sweep_free={"seed": range(2)})
+    sweep = {"batch": [8, 16], "model": "a,b"}
+    asked = options(sweep=sweep, sweep_free={"seed": range(2)}, at_most=2, after="first")
     found = points(asked)
     assert len(found) == 8
     assert found[1] == {"batch": "8", "model": "a", "seed": "1"}
     body = program(asked, ["eval", "{batch}", "{model}", "{seed}"])
     assert body["memory_irrelevant"] == ["seed"]
+    assert (body["at_most"], body["after"]) == (2, ["first"])
+    assert not {"at_most", "after"} & set(program(options(), ["eval"]))
     made = list(bodies({**body, "parameters": {"lr": "1"}}, found, "g20260914-101502-kqzfa"))
     assert made[7]["parameters"] == {"lr": "1", "batch": "16", "model": "b", "seed": "1"}
     assert {one["group_size"] for one in made} == {8}
