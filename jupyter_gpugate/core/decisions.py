@@ -8,7 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, Optional
 
-from jupyter_gpugate.core.queued import GroupKey
+from jupyter_gpugate.core.queued import RequestKey
 from jupyter_gpugate.core.requests import Grant
 
 
@@ -75,11 +75,11 @@ class Decisions:
     """The outcome of one tick; equal requests share their reasons, expanded by `reasons_of`."""
 
     grants: tuple[Grant, ...] = ()
-    kept_waiting: Mapping[GroupKey, KeptWaiting] = field(default_factory=dict)
+    kept_waiting: Mapping[RequestKey, KeptWaiting] = field(default_factory=dict)
     earmarks: tuple[Earmark, ...] = ()
     #: Run -> device -> the new cap of a live run.
     caps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def reasons_of(self, key: GroupKey) -> tuple[Reason, ...]:
+    def reasons_of(self, key: RequestKey) -> tuple[Reason, ...]:
         waiting = self.kept_waiting.get(key)
         return waiting.reasons if waiting else ()

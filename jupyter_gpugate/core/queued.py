@@ -11,7 +11,7 @@ from jupyter_gpugate.core.requests import Choice, Request, Retry
 from jupyter_gpugate.core.resources import RAM
 
 
-class GroupKey(NamedTuple):
+class RequestKey(NamedTuple):
     """Everything that admission looks at: requests with equal keys share a verdict."""
 
     owner: str
@@ -26,9 +26,9 @@ class GroupKey(NamedTuple):
     after: tuple[str, ...] = ()
 
 
-def key_of(request: Request, run_side: str, needs: Needs) -> GroupKey:
+def key_of(request: Request, run_side: str, needs: Needs) -> RequestKey:
     """All of a request that admission looks at."""
-    return GroupKey(
+    return RequestKey(
         owner=request.owner,
         run_side=run_side,
         gpus=request.gpus,
@@ -72,5 +72,5 @@ class Queued:
         return replace(self.retry, charge_bytes=charge)
 
     @property
-    def key(self) -> GroupKey:
+    def key(self) -> RequestKey:
         return key_of(self.request, self.run_side, self.needs)

@@ -9,7 +9,7 @@ from typing import Optional
 from jupyter_gpugate.core.endings import End
 from jupyter_gpugate.core.evidence import Calibration
 from jupyter_gpugate.core.leases import Lingering, RunLease
-from jupyter_gpugate.core.queued import GroupKey, Queued
+from jupyter_gpugate.core.queued import Queued, RequestKey
 from jupyter_gpugate.core.samples import Device, ProcessBytes, ProcessKey
 from jupyter_gpugate.core.shares import Attribution, Growth, Rise, Share
 
@@ -77,7 +77,8 @@ class GateState:
 
     traits: Traits = Traits()
     queue: Mapping[str, Queued] = field(default_factory=dict)  # in submission order
-    groups: Mapping[GroupKey, Mapping[str, None]] = field(default_factory=dict)
+    #: The queue once more: runs whose requests are equal to admission.
+    alike: Mapping[RequestKey, Mapping[str, None]] = field(default_factory=dict)
     leases: Mapping[str, RunLease] = field(default_factory=dict)
     lingering: Mapping[tuple[str, str], Lingering] = field(default_factory=dict)
     locks: Mapping[str, Lock] = field(default_factory=dict)

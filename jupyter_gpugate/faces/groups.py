@@ -174,7 +174,7 @@ def outcome(run: Json) -> str:
 
 def _why(run: Json) -> str:
     reason = str(run.get("exit_detail") or run.get("exit_reason") or "").replace("_", " ")
-    if run.get("oom_evidence"):
+    if run.get("oom_evidence") or run.get("end") in ("expired", "rejected"):
         return words.ended(run)
     return "" if reason in ("", run.get("end")) else reason
 

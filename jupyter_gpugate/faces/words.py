@@ -148,6 +148,9 @@ def ended(run: Json) -> str:
     if end == "expired":
         last = str(run.get("exit_detail") or "")
         return f"{words}; its last reason to wait: {last}" if last else words
+    if why.startswith("after: "):
+        first, _, how = why[len("after: ") :].partition(" ")
+        return f"{words}: {first}, which had to complete first, {how}"
     if run.get("oom_evidence"):
         evidence = str(run["oom_evidence"])
         words += f": {_EVIDENCE.get(evidence, evidence.replace('_', ' '))}"

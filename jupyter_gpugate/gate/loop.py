@@ -291,7 +291,7 @@ class GateLoop:
         """Request readings of the runs' cgroups; return whether one has not been read yet."""
         asked = [p.event.request.cgroup for p in batch if isinstance(p.event, ev.Requested)]
         live = [lease.request.cgroup for lease in self.state.leases.values()]
-        cgroups = frozenset(asked).union(live, (key.cgroup for key in self.state.groups)) - {""}
+        cgroups = frozenset(asked).union(live, (key.cgroup for key in self.state.alike)) - {""}
         self._sampler.watch(cgroups)
         ram = self.sample.ram
         return ram is not None and not cgroups <= ram.cgroups.keys()

@@ -110,7 +110,7 @@ def _measure(make: Callable[[int], Tick], sizes: Sequence[int], rounds: int) -> 
         "ms": {name: round(cost, 3) for name, cost in costs.ms.items()},
         "spread": round(costs.spread, 3),
         "grants": {size: len(decisions.grants) for size, decisions in decided.items()},
-        "groups": {size: len(tick.state.groups) for size, tick in ticks.items()},
+        "groups": {size: len(tick.state.alike) for size, tick in ticks.items()},
         "bars": _bars(costs, sizes) if make in _BARRED else {},
     }
 

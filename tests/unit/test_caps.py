@@ -86,7 +86,7 @@ def test_a_cap_never_falls_below_the_charge_or_what_is_held() -> None:
 def test_a_cap_rises_again_with_memory_that_nobody_is_promised_any_more() -> None:
     """So its own cap never ends a first run beside free memory; small changes are not followed."""
     state = first_run()
-    state = replace(state, queue={}, groups={})
+    state = replace(state, queue={}, alike={})
     lowered = ev.Recapped(NOW, "first", state.leases["first"].terms.fence, {GPU: 14 * GB})
     state = apply(state, [lowered])
     assert decide(state, sample(), NOW).caps == {"first": {GPU: 24 * GB - FLOOR}}
@@ -98,7 +98,7 @@ def test_a_cap_rises_again_with_memory_that_nobody_is_promised_any_more() -> Non
 def test_others_that_take_memory_lower_no_cap() -> None:
     """A cap makes way for runs that are admitted; what others take shows in the free memory."""
     state = first_run()
-    state = replace(state, queue={}, groups={})
+    state = replace(state, queue={}, alike={})
     assert decide(state, sample(free={GPU: 14 * GB}), NOW).caps == {}
 
 

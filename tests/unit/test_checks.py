@@ -237,9 +237,9 @@ def test_an_unknown_run_shrinks_to_what_fits_after_a_while() -> None:
     seen = sample(free={GPU: 6 * GB})
     state = start(gate(request("live"), request(vram=None)), "live", charges={GPU: 10 * GB})
     assert told(young, seen) == [], "alone on the device it is charged what is there"
-    waiting = replace(state, queue=young.queue, groups=young.groups)
+    waiting = replace(state, queue=young.queue, alike=young.alike)
     assert told(waiting, sample(free={GPU: 14 * GB})) == [Check.FIT]
-    waiting = replace(state, queue=old.queue, groups=old.groups)
+    waiting = replace(state, queue=old.queue, alike=old.alike)
     granted = granted_to(decide(waiting, sample(free={GPU: 14 * GB}), NOW))
     assert granted["run"].charges[GPU] == 4 * GB - 256 * MB
 

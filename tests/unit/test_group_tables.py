@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_gpugate.faces import groups
+from jupyter_gpugate.faces import card, groups
 
 MB = 1 << 20
 GROUP = "g20260914-101502-kqzfa"
@@ -71,6 +71,14 @@ def test_a_row_says_what_the_run_waits_for_holds_or_gave() -> None:
     assert f"`jupyter gpugate show {GROUP}`" in text
     assert f"%gpu_cancel {GROUP}" in text
     assert text.splitlines()[-1] == "  a note"
+
+
+def test_a_run_that_could_not_start_names_the_one_that_had_to_complete_first() -> None:
+    """In a table as on its card."""
+    row = run(8, end="rejected", exit_reason="after: r1 failed", exit_detail="r1 failed", attempt=0)
+    words = "rejected: r1, which had to complete first, failed"
+    assert groups.outcome(row) == words
+    assert words in card.text(row)
 
 
 def test_a_group_that_was_not_submitted_whole_says_so() -> None:

@@ -157,4 +157,4 @@ def test_runs_that_wait_learn_from_those_of_their_group_that_have_ended() -> Non
     need = state.queue["m2"].needs.ram.need_bytes
     assert need is not None
     assert 3 * GB < need < 4 * GB
-    assert state.groups.keys() == {state.queue["m2"].key}
+    assert state.alike.keys() == {state.queue["m2"].key}

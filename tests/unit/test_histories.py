@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from jupyter_gpugate.core.decisions import KeptWaiting
-    from jupyter_gpugate.core.queued import GroupKey
+    from jupyter_gpugate.core.queued import RequestKey
     from jupyter_gpugate.core.samples import ProcessKey
 
 #: Parts that several workers can share.
@@ -253,7 +253,7 @@ def compare_with_one_by_one(simulation: Simulation) -> None:
     decisions = decide(*asked)
     assert decisions.grants == grants
     assert decisions.earmarks == earmarks
-    first: dict[GroupKey, KeptWaiting] = {}
+    first: dict[RequestKey, KeptWaiting] = {}
     for run_id, refusal in refusals.items():
         first.setdefault(tick.decided.queue[run_id].key, refusal)
     assert decisions.kept_waiting == first

@@ -137,7 +137,7 @@ def test_a_run_queues_again_in_its_place() -> None:
     after = apply(state, [ended(AttemptOutcome.EVICTED)])
     assert list(after.queue) == ["run", "later", "last"]
     assert after.queue["run"].submitted_at == NOW
-    assert list(next(iter(after.groups.values()))) == ["run", "later", "last"]
+    assert list(next(iter(after.alike.values()))) == ["run", "later", "last"]
 
 
 def test_an_evicted_attempt_counts_and_one_without_user_code_does_not() -> None:
@@ -202,7 +202,7 @@ def test_needs_follow_what_they_rest_on() -> None:
     learned = apply(state, [ev.Sedimented(LATER, shown)])
     need = learned.queue["run"].needs.on(board().model)
     assert (need.need_bytes, need.basis) == (11 * GB + 64 * MB, Basis.CALIBRATED)
-    assert list(learned.groups) == [learned.queue["run"].key]
+    assert list(learned.alike) == [learned.queue["run"].key]
     forgotten = apply(learned, [ev.CalibrationForgotten(LATER, "ada", "eval")])
     assert forgotten.queue["run"].needs == state.queue["run"].needs
 

@@ -124,6 +124,6 @@ def test_what_one_attempt_left_is_not_the_next_ones() -> None:
     """A run that is granted again begins with nothing held."""
     state = apply(gone("run"), [ev.Requested(NOW + 2, request("other"), "side")])
     assert ("run", GPU) in state.lingering
-    again = replace(state, queue=gate(request()).queue, groups=gate(request()).groups)
+    again = replace(state, queue=gate(request()).queue, alike=gate(request()).alike)
     again = apply(again, [ev.Granted(NOW + 3, grant(fence=9))])
     assert again.lingering == {}

@@ -72,7 +72,7 @@ def test_only_runs_below_a_limit_take_from_it() -> None:
     seen = machine(60 * GB, "machine", a=(10 * GB, "/a"), b=(10 * GB, "/b"))
     live = start(gate(ask("a1", 6 * GB, "/a")), "a1", charges={RAM: 6 * GB})
     queued = gate(ask("a2", 6 * GB, "/a"), ask("b1", 6 * GB, "/b"))
-    state = replace(live, queue=queued.queue, groups=queued.groups, run_sides=queued.run_sides)
+    state = replace(live, queue=queued.queue, alike=queued.alike, run_sides=queued.run_sides)
     assert started(state, seen) == {"b1"}
     room = rooms(state, seen, NOW)
     assert room[ram_in("/a")].reserved_bytes == 6 * GB
@@ -86,7 +86,7 @@ def test_the_machine_binds_whatever_the_cgroups_leave() -> None:
     seen = machine(60 * GB, "machine", a=(50 * GB, "/a"))
     live = start(gate(ask("one", 30 * GB)), "one", charges={RAM: 30 * GB})
     queued = gate(ask("two", 40 * GB, "/a"))
-    state = replace(live, queue=queued.queue, groups=queued.groups, run_sides=queued.run_sides)
+    state = replace(live, queue=queued.queue, alike=queued.alike, run_sides=queued.run_sides)
     (reason,) = reasons(state, seen)["two"]
     assert (reason.check, reason.bound) == (Check.FIT, "")
 

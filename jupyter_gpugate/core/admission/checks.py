@@ -12,7 +12,7 @@ from jupyter_gpugate.core.admission.room import Room, live_runs, ram_in
 from jupyter_gpugate.core.decisions import TOLD_ORDER, Check, KeptWaiting, Reason
 from jupyter_gpugate.core.estimates import TermNeed
 from jupyter_gpugate.core.learning.estimation import LEAST_WATCH_BYTES, provisional_charge
-from jupyter_gpugate.core.queued import GroupKey
+from jupyter_gpugate.core.queued import RequestKey
 from jupyter_gpugate.core.requests import Basis
 from jupyter_gpugate.core.resources import MACHINE, RAM
 from jupyter_gpugate.core.state import GateState
@@ -71,7 +71,7 @@ class Asks(NamedTuple):
 
     state: GateState
     run_id: str
-    key: GroupKey
+    key: RequestKey
     waited_s: float
     parked: bool
     running: int  # of the same owner

@@ -2,7 +2,7 @@
 
 Requests are walked in submission order; one that does not pass is skipped, not blocking, and a
 grant lowers what the next one sees.  Within a tick room only shrinks, so once a request is refused
-all that are equal to it are refused as well: the walk costs one look per group of equal requests
+all that are equal to it are refused as well: the walk costs one look per set of equal requests
 and one per grant.
 """
 
@@ -19,7 +19,7 @@ from jupyter_gpugate.core.admission.heads import Heads
 from jupyter_gpugate.core.admission.room import machine_reason, rooms
 from jupyter_gpugate.core.decisions import Decisions, KeptWaiting
 from jupyter_gpugate.core.learning.needs import needs_of
-from jupyter_gpugate.core.queued import GroupKey, Queued, key_of
+from jupyter_gpugate.core.queued import Queued, RequestKey, key_of
 from jupyter_gpugate.core.requests import (
     Basis,
     Choice,
@@ -80,11 +80,11 @@ class Walk:
     def admit(self) -> Decisions:
         """Admit every request that fits, and set room aside for heads."""
         grants: list[Grant] = []
-        kept_waiting: dict[GroupKey, KeptWaiting] = {}
+        kept_waiting: dict[RequestKey, KeptWaiting] = {}
         queue = self.state.queue
-        heap: list[tuple[int, str, GroupKey, Iterator[str]]] = []
-        for key, group in self.state.groups.items():
-            rest = iter(group)
+        heap: list[tuple[int, str, RequestKey, Iterator[str]]] = []
+        for key, equals in self.state.alike.items():
+            rest = iter(equals)
             run_id = next(rest)
             heap.append((queue[run_id].order, run_id, key, rest))
         heapq.heapify(heap)
@@ -107,14 +107,14 @@ class Walk:
         changed = caps.followed(self.state, self.rooms, grants)
         return Decisions(widened, kept_waiting, tuple(self.heads.marks), changed)
 
-    def asks(self, key: GroupKey, queued: Queued) -> Asks:
+    def asks(self, key: RequestKey, queued: Queued) -> Asks:
         """A queued request as the checks see it."""
         # Since the submit, also of a run that is tried again: the oldest has waited longest.
         waited_s = self._now - queued.submitted_at
         parked = self._is_parked(queued.run_side)
         return self.asks_of(key, queued.request.run_id, waited_s=waited_s, parked=parked)
 
-    def asks_of(self, key: GroupKey, run_id: str, *, waited_s: float, parked: bool) -> Asks:
+    def asks_of(self, key: RequestKey, run_id: str, *, waited_s: float, parked: bool) -> Asks:
         """A request as the checks see it now."""
         if key.choice not in self._allowed:
             self._allowed[key.choice] = allowed(key.choice, self.state)

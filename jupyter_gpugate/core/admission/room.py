@@ -130,7 +130,7 @@ class Room:
 def rooms(state: GateState, sample: Sample, now: float) -> dict[str, Room]:
     """Every resource that gates: RAM, and each device of the inventory that is one."""
     result = {RAM: ram_room(state, sample.ram, now)}
-    for cgroup in {key.cgroup for key in state.groups}:
+    for cgroup in {key.cgroup for key in state.alike}:
         if cgroup:
             result[ram_in(cgroup)] = ram_room(state, sample.ram, now, cgroup)
     for uuid, device in state.inventory.items():

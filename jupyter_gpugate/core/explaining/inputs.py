@@ -8,7 +8,7 @@ from typing import Any, Optional
 
 from jupyter_gpugate.core.codec import JsonObject, from_json, to_json
 from jupyter_gpugate.core.leases import Granted, Lingering, RunLease
-from jupyter_gpugate.core.queued import GroupKey, Queued
+from jupyter_gpugate.core.queued import Queued, RequestKey
 from jupyter_gpugate.core.samples import (
     Device,
     DeviceReading,
@@ -87,13 +87,13 @@ def replay(data: Mapping[str, Any]) -> tuple[GateState, Sample, float]:
     Raises `ProtocolError` where the data have another form.
     """
     inputs = from_json(Inputs, data, "inputs")
-    groups: dict[GroupKey, dict[str, None]] = {}
+    alike: dict[RequestKey, dict[str, None]] = {}
     for queued in inputs.queue:
-        groups.setdefault(queued.key, {})[queued.request.run_id] = None
+        alike.setdefault(queued.key, {})[queued.request.run_id] = None
     state = GateState(
         traits=inputs.traits,
         queue={queued.request.run_id: queued for queued in inputs.queue},
-        groups=groups,
+        alike=alike,
         leases={lease.run_id: lease for lease in inputs.leases},
         lingering={(left.run_id, left.resource): left for left in inputs.lingering},
         locks={lock.resource: lock for lock in inputs.locks},

@@ -15,7 +15,7 @@ from jupyter_gpugate.core.explaining.outlook import eta_s, expected_ends
 from jupyter_gpugate.core.explaining.rows import QueuedRow, WaitReason
 from jupyter_gpugate.core.learning.needs import estimate_for, models_of
 from jupyter_gpugate.core.naming import megabytes, resource_words
-from jupyter_gpugate.core.queued import GroupKey, Queued
+from jupyter_gpugate.core.queued import Queued, RequestKey
 from jupyter_gpugate.core.requests import Choice, Chosen, Family, Hints, Setting
 from jupyter_gpugate.core.resources import Holder, HolderKind
 from jupyter_gpugate.core.state import GateState
@@ -56,8 +56,8 @@ class WaitingRows:
         self._decisions = decisions
         self._now = now
         self._ends: Optional[dict[str, float]] = None
-        self._reasons: dict[GroupKey, tuple[WaitReason, ...]] = {}
-        self._etas: dict[GroupKey, Optional[float]] = {}
+        self._reasons: dict[RequestKey, tuple[WaitReason, ...]] = {}
+        self._etas: dict[RequestKey, Optional[float]] = {}
         self._estimates: dict[_Alike, Estimate] = {}
 
     def all(self) -> Iterator[QueuedRow]:
@@ -113,7 +113,7 @@ class WaitingRows:
             self._estimates[like] = estimate_for(queued.estimates, model)
         return self._estimates[like]
 
-    def _eta_s(self, key: GroupKey) -> Optional[float]:
+    def _eta_s(self, key: RequestKey) -> Optional[float]:
         if key not in self._etas:
             if self._ends is None:
                 self._ends = expected_ends(self._state)

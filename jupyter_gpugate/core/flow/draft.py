@@ -10,7 +10,7 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.estimates import Estimates, Needs
 from jupyter_gpugate.core.learning.needs import needs_of
 from jupyter_gpugate.core.leases import RunLease
-from jupyter_gpugate.core.queued import GroupKey, Queued
+from jupyter_gpugate.core.queued import Queued, RequestKey
 from jupyter_gpugate.core.requests import Chosen, Family, Hints, Request, Setting
 from jupyter_gpugate.core.state import Ended, GateState
 
@@ -44,7 +44,7 @@ class Draft:
     def __init__(self, state: GateState) -> None:
         self.before = state
         self.queue = Table(state.queue)
-        self.groups = Table(state.groups)
+        self.alike = Table(state.alike)
         self.leases = Table(state.leases)
         self.lingering = Table(state.lingering)
         self.locks = Table(state.locks)
@@ -61,7 +61,7 @@ class Draft:
         self.fence = state.fence
         self.order = state.order
         self.patient_until = state.patient_until
-        self._own_groups: dict[GroupKey, dict[str, None]] = {}
+        self._own_alike: dict[RequestKey, dict[str, None]] = {}
         self._needs: dict[tuple[Family, Setting, Hints, Chosen], tuple[Needs, Estimates]] = {}
 
     def finish(self) -> GateState:
@@ -69,7 +69,7 @@ class Draft:
         return replace(
             self.before,
             queue=self.queue.rows,
-            groups=self.groups.rows,
+            alike=self.alike.rows,
             leases=self.leases.rows,
             lingering=self.lingering.rows,
             locks=self.locks.rows,
@@ -91,12 +91,12 @@ class Draft:
     # -- the queue ------------------------------------------------------------------------------
 
     def enqueue(self, queued: Queued) -> None:
-        """Put a request into the queue and its group, in its place, with its needs of now."""
+        """Put a request into the queue in its place, with its needs of now."""
         request = queued.request
         needs, estimates = self._needs_of(request)
         queued = replace(queued, needs=needs, estimates=estimates)
         self._insert(self.queue.own(), request.run_id, queued)
-        self._insert(self._group(queued.key), request.run_id, None)
+        self._insert(self._alike_to(queued.key), request.run_id, None)
         if request.max_wait_s is not None:
             self.expiries.own()[request.run_id] = queued.waits_since + request.max_wait_s
 
@@ -105,7 +105,7 @@ class Draft:
         if run_id not in self.queue.rows:
             return None
         queued = self.queue.own().pop(run_id)
-        self._leave_group(queued)
+        self._leave_alike(queued)
         if run_id in self.expiries.rows:
             del self.expiries.own()[run_id]
         return queued
@@ -118,10 +118,10 @@ class Draft:
                 continue
             needs, estimates = self._needs_of(old.request)
             if (needs, estimates) != (old.needs, old.estimates):
-                self._leave_group(old)
+                self._leave_alike(old)
                 new = replace(old, needs=needs, estimates=estimates)
                 self.queue.own()[new.request.run_id] = new
-                self._insert(self._group(new.key), new.request.run_id, None)
+                self._insert(self._alike_to(new.key), new.request.run_id, None)
 
     def _needs_of(self, request: Request) -> tuple[Needs, Estimates]:
         """Return the needs of a request, cached for equal requests as they are slow to compute."""
@@ -151,19 +151,19 @@ class Draft:
 
     # -- places in the queue --------------------------------------------------------------------
 
-    def _group(self, key: GroupKey) -> dict[str, None]:
-        if key not in self._own_groups:
-            own = dict(self.groups.rows.get(key, {}))
-            self.groups.own()[key] = self._own_groups[key] = own
-        return self._own_groups[key]
+    def _alike_to(self, key: RequestKey) -> dict[str, None]:
+        if key not in self._own_alike:
+            own = dict(self.alike.rows.get(key, {}))
+            self.alike.own()[key] = self._own_alike[key] = own
+        return self._own_alike[key]
 
-    def _leave_group(self, queued: Queued) -> None:
+    def _leave_alike(self, queued: Queued) -> None:
         key = queued.key
-        group = self._group(key)
-        group.pop(queued.request.run_id, None)
-        if not group:
-            del self.groups.own()[key]
-            del self._own_groups[key]
+        alike = self._alike_to(key)
+        alike.pop(queued.request.run_id, None)
+        if not alike:
+            del self.alike.own()[key]
+            del self._own_alike[key]
 
     def _insert(self, table: dict[str, V], run_id: str, value: V) -> None:
         """Add at the end, and put in order only where that is not the place."""

@@ -182,9 +182,9 @@ def _changed_verdicts(
     for key, waiting in decisions.kept_waiting.items():
         check = waiting.reasons[0].check
         if reasons.get(key) is not check:
-            changed.update(dict.fromkeys(state.groups.get(key, ()), check.value))
+            changed.update(dict.fromkeys(state.alike.get(key, ()), check.value))
     for event in events:
-        # A new member of a group gets the reason of the others for the first time.
+        # A new request gets the reason of its equals for the first time.
         run_id = event.request.run_id if isinstance(event, ev.Requested) else ""
         if run_id in state.queue and run_id not in changed:
             for reason in decisions.reasons_of(state.queue[run_id].key)[:1]:

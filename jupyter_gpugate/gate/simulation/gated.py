@@ -87,11 +87,11 @@ class Gated:
 
     def queued(self) -> Mapping[str, str]:
         reasons = {}
-        for key, group in self.state.groups.items():
+        for key, run_ids in self.state.alike.items():
             told = self.decisions.reasons_of(key)
             basis = next((need.basis.value for _, need in key.needs.vram), "ram")
             reason = f"{told[0].check.value} ({basis})" if told else "new"
-            reasons.update(dict.fromkeys(group, reason))
+            reasons.update(dict.fromkeys(run_ids, reason))
         return reasons
 
     def charges(self) -> Mapping[str, Mapping[str, int]]:
