@@ -101,11 +101,13 @@ class Attempts:
         """Report an end again that the gate could not write to its journal."""
         outcome = record.summary.get("outcome")
         launch = await asyncio.to_thread(directory.launch_of, record.attempt_path)
+        answer = None
         if outcome and launch:
             with suppress(ProtocolError):  # a summary that was changed by hand
                 end = from_json(EndReport, outcome["end"], "end")
-                await self._gate.tell(FinishedMessage(record.run_id, launch["fence"], end))
-        if not outcome or outcome["end"]["outcome"] in {o.value for o in REQUEUED}:
+                answer = await self._gate.tell(FinishedMessage(record.run_id, launch["fence"], end))
+        is_retried = answer is not None and answer.retry is not None
+        if not outcome or is_retried or outcome["end"]["outcome"] in {o.value for o in REQUEUED}:
             reason = record.summary.get("reason", "")
             await self._gate.tell(WithdrawMessage(record.run_id, reason=reason))
 
