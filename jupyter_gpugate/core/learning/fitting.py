@@ -46,12 +46,13 @@ def fit(resource: str, points: Sequence[Point], at: float, name: str) -> Guess:
         note = f"the need of {name} {in_words([points[0].at])}, the least that was run"
         return points[0].guess._replace(origin=Origin.FITTED, notes=(note,))
     peak = _line([(point.at, point.guess.peak_bytes) for point in points], at)
+    peak = min([peak, *(guess.peak_bytes for guess in upper)])
     if all(point.guess.is_bounded for point in points):
         need = _line([(point.at, point.guess.need_bytes) for point in points], at)
     else:
         need = peak + margin_bytes(resource, peak, GREATEST_MARGIN if upper else MARGIN_BEYOND)
-    most = min((guess.need_bytes for guess in upper), default=need)
-    need = max(min(need, most), *(guess.need_bytes for guess in lower))
+    need = min([need, *(guess.need_bytes for guess in upper)])
+    need = max([need, *(guess.need_bytes for guess in lower)])
     note = f"fitted over {name} {in_words([point.at for point in points])}"
     return Guess(min(peak, need), need, Origin.FITTED, n, (note,))
 
