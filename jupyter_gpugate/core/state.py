@@ -86,6 +86,8 @@ class GateState:
     ended: Mapping[str, Ended] = field(default_factory=dict)
     run_sides: Mapping[str, float] = field(default_factory=dict)  # last seen
     expiries: Mapping[str, float] = field(default_factory=dict)  # queued runs with a max wait
+    #: Queued runs that start only after others have completed.
+    after: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     inventory: Mapping[str, Device] = field(default_factory=dict)
     calibration: Calibration = field(default_factory=Calibration)
     growth: Mapping[str, Growth] = field(default_factory=dict)

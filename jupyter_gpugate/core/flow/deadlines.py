@@ -48,14 +48,13 @@ def due(state: GateState, sample: Sample, last: Decisions, now: float) -> Iterab
 
 def in_vain(state: GateState, now: float) -> Iterable[ev.Withdrawn]:
     """Return the ends of queued runs that start only after a run that did not complete."""
-    if not any(queued.request.after for queued in state.queue.values()):
-        return
-    kinds = {run_id: ended.end.kind for run_id, ended in state.ended.items()}
-    for run_id, queued in state.queue.items():  # those that it waits for come before it
-        for first in queued.request.after:
-            kind = kinds.get(first, RunEnd.COMPLETED)
-            if kind is not RunEnd.COMPLETED:
-                kinds[run_id] = RunEnd.REJECTED
+    rejected: set[str] = set()
+    for run_id, after in state.after.items():  # a run comes before those that wait for it
+        for first in after:
+            ended = state.ended.get(first)
+            kind = RunEnd.REJECTED if first in rejected else ended.end.kind if ended else None
+            if kind not in (None, RunEnd.COMPLETED):
+                rejected.add(run_id)
                 end = End(RunEnd.REJECTED, "after", f"{first} {IN_VAIN[kind]}")
                 yield ev.Withdrawn(now, run_id, end.kind, end.reason)
                 break

@@ -51,6 +51,7 @@ class Draft:
         self.ended = Table(state.ended)
         self.run_sides = Table(state.run_sides)
         self.expiries = Table(state.expiries)
+        self.after = Table(state.after)
         self.inventory = Table(state.inventory)
         self.device_overhead = Table(state.device_overhead)
         self.last_fences = Table(state.last_fences)
@@ -76,6 +77,7 @@ class Draft:
             ended=self.ended.rows,
             run_sides=self.run_sides.rows,
             expiries=self.expiries.rows,
+            after=self.after.rows,
             inventory=self.inventory.rows,
             device_overhead=self.device_overhead.rows,
             last_fences=self.last_fences.rows,
@@ -99,6 +101,8 @@ class Draft:
         self._insert(self._alike_to(queued.key), request.run_id, None)
         if request.max_wait_s is not None:
             self.expiries.own()[request.run_id] = queued.waits_since + request.max_wait_s
+        if request.after:
+            self.after.own()[request.run_id] = request.after
 
     def dequeue(self, run_id: str) -> Optional[Queued]:
         """Take a request out of the queue; None if it is not there."""
@@ -108,6 +112,8 @@ class Draft:
         self._leave_alike(queued)
         if run_id in self.expiries.rows:
             del self.expiries.own()[run_id]
+        if run_id in self.after.rows:
+            del self.after.own()[run_id]
         return queued
 
     def renew_needs(self, concerns: Callable[[Request], bool]) -> None:
