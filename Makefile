@@ -12,7 +12,7 @@ KERNEL_SIDE := $(wildcard $(PACKAGE)/*.py) $(PACKAGE)/client $(PACKAGE)/core $(P
 	$(PACKAGE)/notebook $(PACKAGE)/programs $(PACKAGE)/terminal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench soak behaviours docs clean system chromium
+.PHONY: help demo test lint format bench scorecard soak behaviours docs clean system chromium
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 20
@@ -38,6 +38,9 @@ format: $(VENV)/test.stamp ## format the code with ruff
 
 bench: $(VENV)/test.stamp ## the cost of the gate, compared with similar programs
 	$(PY) -m tests.benchmarks
+
+scorecard: $(VENV)/test.stamp ## simulate whole days of runs, beside other policies; TRACES=folder replays those
+	$(PY) -m tests.scorecard $(if $(TRACES),--traces $(TRACES))
 
 soak: $(VENV)/test.stamp ## run the long form of the tests that have one: more seeds, more kills
 	$(PY) -m pytest -n 2 --dist loadfile --soak -m soak --timeout 7200

@@ -110,7 +110,7 @@ def _cell(chance: random.Random, owner: str, name: str, machine_gpus: int, scale
         models={name: chance.uniform(0.4, 1.8) for name in MODELS},
         ram_bytes=int(chance.uniform(0.8, 4.0) * GB),
         works_s=TIME_SCALE * along(TIMES_S, chance.random()),
-        episodes=chance.choice((1, 8, 12, 20)),
+        episodes=chance.choice((1, 6, 12)),
         grows=chance.random() < 0.3,
         sweeps=sweeps,
         frees_seed=chance.random() < 0.3,
@@ -161,9 +161,9 @@ def vram_over_time(cell: Cell, peak_bytes: int, works_s: float, chance: random.R
     """Return memory that ramps up, and with some cells grows until late in the run."""
     loads = min(works_s * 0.2, chance.uniform(4.0, 40.0))
     early = 0.7 if cell.grows else 0.9
-    points = [(0.0, 0.0), (loads * 0.3, 0.15), (loads * 0.6, early * 0.5), (loads, early)]
+    points = [(0.0, 0.0), (loads * 0.4, early * 0.4), (loads, early)]
     until = chance.uniform(0.5, 0.8) if cell.grows else chance.uniform(0.1, 0.25)
-    rises = 5 if cell.grows else 2
+    rises = 4 if cell.grows else 2
     for rise in range(1, rises + 1):
         at = loads + (works_s * until - loads) * rise / rises
         points.append((max(at, loads + rise), early + (1 - early) * rise / rises))

@@ -60,9 +60,9 @@ class Machine:
 
 
 MACHINES: Final = (
-    Machine("1 GPU", 1, 24 * GB, 64 * GB, people=3, jobs=50, scale=1.0),
-    Machine("4 GPUs", 4, 40 * GB, 256 * GB, people=6, jobs=110, scale=1.4),
-    Machine("8 GPUs", 8, 80 * GB, 512 * GB, people=10, jobs=180, scale=2.4),
+    Machine("1 GPU", 1, 24 * GB, 64 * GB, people=3, jobs=40, scale=1.0),
+    Machine("4 GPUs", 4, 40 * GB, 256 * GB, people=5, jobs=80, scale=1.4),
+    Machine("8 GPUs", 8, 80 * GB, 512 * GB, people=8, jobs=120, scale=2.4),
 )
 
 
@@ -166,6 +166,7 @@ class _Day:
             ),
             hints=Hints(vram_bytes=hint),
             kind=cell.kind,
+            service=cell.stopped,
         )
 
     def outsiders(self, until_s: float) -> tuple[Outsider, ...]:

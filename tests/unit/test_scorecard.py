@@ -30,7 +30,7 @@ TINY = Machine("tiny", 2, 24 * GB, 64 * GB, people=2, jobs=12, scale=1.0)
 HASTY = Traits(head_after_s=47, watch_wait_s=33, watch_slot_s=71, settle_s=13, linger_s=12)
 
 
-@pytest.mark.parametrize("seed", [0, 4])
+@pytest.mark.parametrize("seed", [1, 5])
 def test_ticks_may_be_left_out_while_nothing_changes(seed: int) -> None:
     """With pauses of up to ten seconds the gate grants the same, at the same seconds, as with a
     tick a second, and every integral is the same.

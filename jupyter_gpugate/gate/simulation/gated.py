@@ -14,7 +14,7 @@ from jupyter_gpugate.core import events as ev
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.evidence import Calibration
 from jupyter_gpugate.core.flow.tick import Happened, Tick, run_tick
-from jupyter_gpugate.core.reports import EndReport, Peaks, Phase, RunReport
+from jupyter_gpugate.core.reports import AttemptOutcome, EndReport, Peaks, Phase, RunReport
 from jupyter_gpugate.core.requests import Enforcement, Grant
 from jupyter_gpugate.core.state import GateState, Traits
 from jupyter_gpugate.gate.simulation.machine import BOOT
@@ -52,12 +52,15 @@ class Gated:
     # -- what a replay asks ---------------------------------------------------------------------
 
     def next_tick(self, physics: Physics, change: float) -> float:
-        second = physics.now + 1
+        grain = physics.world.grain_s
+        second = min(physics.now + 1, change)
+        if self._posted:  # a start makes a tick at once
+            return min(physics.now + grain, change)
         pause = self._pause_s - physics.now % self._pause_s
-        # The second before a change is read too, so that every reading is as fresh as in life.
-        candidate = min(physics.now + pause, change - 1)
-        if self._posted or candidate <= second or second <= self._careful_until:
-            return min(second, change)
+        # The moment before a change is read too, so that every reading is as fresh as in life.
+        candidate = min(physics.now + pause, change - grain)
+        if candidate <= second or second <= self._careful_until:
+            return second
         tick = self._tick_at(candidate, physics, ())
         if _says_anything(tick):
             self._careful_until = candidate
@@ -73,6 +76,10 @@ class Gated:
             posted += [ev.Requested(physics.now, job.request, SIDE) for job in arrived]
             ahead = self._tick_at(physics.now, physics, posted)
         self.state, self.decisions = ahead.written(), ahead.decisions
+        for run_id in ahead.decisions.caps:
+            run, lease = physics.runs.get(run_id), self.state.leases[run_id]
+            if run is not None:
+                run.cap_bytes = min(lease.caps.values())
         starts = []
         for grant in ahead.decisions.grants:
             self.grants.append((physics.now, grant))
@@ -117,7 +124,8 @@ class Gated:
 
 
 def _says_anything(tick: Tick) -> bool:
-    return bool(tick.decisions.grants) or any(
+    decided = tick.decisions.grants or tick.decisions.caps
+    return bool(decided) or any(
         not isinstance(event, (ev.Beat, ev.Present)) for event in tick.events
     )
 
@@ -148,6 +156,9 @@ def _lease_of(gate: Gated, ended: Ended) -> tuple[str, int]:
 
 def _report(ended: Ended) -> EndReport:
     run = ended.running
+    if ended.outcome is AttemptOutcome.OOM and run.job.request.kind == "program":
+        # Nobody looks into a program: all that is known of its end is its exit status.
+        return EndReport(AttemptOutcome.FAILED, "exit 1", exit_code=1, duration_s=run.work_s)
     return EndReport(
         ended.outcome,
         episodes_done=run.job.episodes_at(run.work_s),

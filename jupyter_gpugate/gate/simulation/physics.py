@@ -24,6 +24,7 @@ class Running:
     started_at: float
     supervisor: Holding
     worker: Holding
+    cap_bytes: int | None  # per device, enforced; it may change while the run lives
     work_s: float = 0.0
     speed: float = 1.0
     peak_ram: int = 0
@@ -62,7 +63,7 @@ class _Beside:
 
 @dataclass
 class Physics:
-    """A machine in simulated whole seconds; a process that asks for too much memory ends."""
+    """A machine in simulated time; a process that asks for too much memory ends."""
 
     world: World
     now: float = 0.0
@@ -71,6 +72,7 @@ class Physics:
 
     def __post_init__(self) -> None:
         self.machine = SimulatedMachine(self.world.ram_bytes, self.world.devices)
+        self.machine.background_ram_bytes = self.world.background_ram_bytes
         self._total = {device.uuid: device.total_bytes for device in self.world.devices}
         self._beside = [_Beside(o, self.machine.spawn()) for o in self.world.outsiders]
         for one in self._beside:
@@ -91,17 +93,19 @@ class Physics:
         return [b.outsider for b in self._beside if b.outsider.device == device and not b.ended]
 
     def next_change(self) -> float:
-        """The whole second in which something happens next; infinite if nothing does."""
+        """The time at which something happens next; infinite if nothing does."""
         times = [self.now + run.next_change_s() for run in self.runs.values()]
         times += [b.outsider.vram.next_after(self.now) for b in self._beside if not b.ended]
         soonest = min(times, default=math.inf)
-        return soonest if math.isinf(soonest) else max(self.now + 1, math.ceil(soonest - 1e-6))
+        if math.isinf(soonest):
+            return soonest
+        return max(self.now + self.world.grain_s, self.world.rounded_up(soonest))
 
     def start(self, job: Job, start: Start) -> Running:
-        """Start a job now; its memory grows from the next second on."""
+        """Start a job now; its memory grows from the next moment on."""
         supervisor = self.machine.spawn(ram_bytes=SUPERVISOR_BYTES)
         worker = self.machine.spawn(parent_pid=supervisor.key.pid)
-        running = Running(job, start, self.now, supervisor, worker)
+        running = Running(job, start, self.now, supervisor, worker, start.cap_bytes)
         self.runs[job.run_id] = running
         self._set_speeds(start.devices)
         return running
@@ -140,7 +144,7 @@ class Physics:
 
     def _allocate(self, run: Running) -> Ended | None:
         """Give a run the memory that it asks for, or end it."""
-        wanted, cap = run.job.vram.at(run.work_s + 1e-6), run.start.cap_bytes
+        wanted, cap = run.job.vram.at(run.work_s + 1e-6), run.cap_bytes
         for device in run.start.devices:
             more = wanted - run.worker.gpu_bytes.get(device, 0)
             fits = more <= self.free(device)

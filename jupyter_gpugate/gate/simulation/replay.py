@@ -108,7 +108,8 @@ class _Replay:
     def _next_arrival(self) -> float:
         if not self.to_come:
             return math.inf
-        return max(self.physics.now + 1, math.ceil(self.to_come[-1].arrives_s))
+        world, next_one = self.physics.world, self.to_come[-1]
+        return max(self.physics.now + world.grain_s, world.rounded_up(next_one.arrives_s))
 
     def _arrived(self) -> list[Job]:
         arrived = []

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from jupyter_gpugate.core.requests import Request
+from jupyter_gpugate.core.resources import GB
 from jupyter_gpugate.core.samples import Device
 
 #: Two loads -> the speed of the first one beside the second, as a share of its speed alone.
@@ -111,6 +112,12 @@ class World:
     jobs: tuple[Job, ...]
     outsiders: tuple[Outsider, ...] = ()
     pairs: Pairs = field(default_factory=dict)
+    background_ram_bytes: int = GB
+    grain_s: float = 1.0  # times are rounded up to multiples of it
+
+    def rounded_up(self, seconds: float) -> float:
+        """Return the time at which something that is due at ``seconds`` happens."""
+        return math.ceil(seconds / self.grain_s - 1e-6) * self.grain_s
 
     def speed(self, load: str, others: Sequence[str]) -> float:
         """Return the speed beside others on a device, never less than an equal share of it."""
