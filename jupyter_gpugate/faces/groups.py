@@ -21,6 +21,9 @@ _COUNTED: Final = {
     "lost": "lost",
     "cancelled": "cancelled",
 }
+_HINT: Final = " did not complete; why: "
+#: Kinds of memory.
+_KINDS: Final = ("RAM", "VRAM")
 #: Ends after which nobody asks why.
 _PLAIN_ENDS: Final = ("completed", "cancelled")
 _RESULT_CHARS: Final = 100
@@ -38,7 +41,16 @@ def bundle(group: Json, note: str = "") -> dict[str, str]:
 
 def title(group: Json) -> str:
     """Return the name of a group's runs and the state of all together, in one line."""
-    return f"{group.get('name', '?')} · {summary(group)}"
+    return f"{_named(group)} · {summary(group)}"
+
+
+def _named(group: Json) -> str:
+    """Return the name of the runs, with the parameters that all of them have in common."""
+    runs: Sequence[Json] = group.get("runs") or [{}]
+    differing = set(differing_parameters(runs))
+    parameters = (runs[0].get("parameters") or {}).items()
+    shared = {"parameters": {k: v for k, v in parameters if k not in differing}}
+    return f"{group.get('name', '?')} {words.shortened(words.parameters(shared), 120)}".rstrip()
 
 
 def summary(group: Json) -> str:
@@ -71,7 +83,7 @@ def explained(group: Json, states: Mapping[str, Json], width: Optional[int] = No
 
     ``states`` are those runs by id, as far as they are known.
     """
-    lines = [text(group, width=width)]
+    lines = [_without_hint(text(group, width=width))]
     for row in unsuccessful(group):
         run_id = str(row.get("run_id"))
         state = states.get(run_id) or row
@@ -82,6 +94,11 @@ def explained(group: Json, states: Mapping[str, Json], width: Optional[int] = No
         lines += [f"    | {line}" for line in tail]
         lines.append(f"  {words.whole_output(run_id)}, or `jupyter gpugate logs {run_id}`")
     return "\n".join(lines)
+
+
+def _without_hint(text_: str) -> str:
+    """Leave out how to see why some runs did not complete, where that follows."""
+    return "\n".join(line for line in text_.splitlines() if _HINT not in line)
 
 
 def cancelled(answer: Json) -> str:
@@ -101,7 +118,7 @@ def html(group: Json, note: str = "", *, commands: bool = True) -> str:
     ``commands`` says how to stop the runs from elsewhere, for a page that has no buttons.
     """
     parts = [
-        f"<div><b>{escape(str(group.get('name', '?')))}</b> · {escape(summary(group))} ",
+        f"<div><b>{escape(_named(group))}</b> · {escape(summary(group))} ",
         f'<code style="float:right;opacity:.7">{escape(str(group.get("group")))}</code></div>',
         f'<div style="{_SCROLLS}">{tables.html_table(rows(group))}</div>',
         *(f"<div>{escape(line)}</div>" for line in remarks(group)),
@@ -116,26 +133,21 @@ def rows(group: Json) -> list[list[str]]:
     runs: Sequence[Json] = group.get("runs") or ()
     if not runs:
         return []
-    names = parameter_names(runs)
+    names = differing_parameters(runs)
+    kinds = [kind for kind in _KINDS if any(kind in _memory(run) for run in runs)]
     several = any(((run.get("episodes") or {}).get("of") or 1) > 1 for run in runs)
-    head = [
-        "run",
-        *names,
-        "state",
-        *(["episodes"] if several else []),
-        "peak of reserved",
-        "result",
-    ]
-    return [head, *(_row(run, names, several=several) for run in runs)]
+    memory = [f"{kind}, peak of reserved" for kind in kinds]
+    head = ["run", *names, "state", *(["episodes"] if several else []), *memory, "result"]
+    return [head, *(_row(run, names, kinds, several=several) for run in runs)]
 
 
-def parameter_names(runs: Sequence[Json]) -> list[str]:
-    """Return the names of the parameters of these runs, those first in which they differ."""
+def differing_parameters(runs: Sequence[Json]) -> list[str]:
+    """Return the names of the parameters in which these runs differ."""
     values: dict[str, set[Optional[str]]] = {}
     for run in runs:
         for name in run.get("parameters") or {}:
-            values.setdefault(name, {one.get("parameters", {}).get(name) for one in runs})
-    return sorted(values, key=lambda name: len(values[name]) == 1)
+            values.setdefault(name, {(one.get("parameters") or {}).get(name) for one in runs})
+    return [name for name, found in values.items() if len(found) > 1]
 
 
 def remarks(group: Json) -> Iterator[str]:
@@ -145,7 +157,7 @@ def remarks(group: Json) -> Iterator[str]:
     failed = unsuccessful(group)
     if failed:
         yield (
-            f"{len(failed):,} did not complete; why: "
+            f"{len(failed):,}{_HINT}"
             f'jupyter_gpugate.get("{group.get("group")}").explain(), or in a terminal '
             f"`jupyter gpugate show {group.get('group')}`"
         )
@@ -179,16 +191,17 @@ def _why(run: Json) -> str:
     return "" if reason in ("", run.get("end")) else reason
 
 
-def _row(run: Json, names: Sequence[str], *, several: bool) -> list[str]:
+def _row(run: Json, names: Sequence[str], kinds: Sequence[str], *, several: bool) -> list[str]:
     parameters: Json = run.get("parameters") or {}
     episodes: Json = run.get("episodes") or {}
     done = f"{episodes.get('done', 0):,} of {episodes.get('of', 1):,}"
+    memory = _memory(run)
     return [
         str(run.get("run_id")),
         *(columns.cut(str(parameters.get(name, "")), _VALUE_CHARS) for name in names),
         _state(run),
         *([done] if several else []),
-        _memory(run),
+        *(memory.get(kind, "") for kind in kinds),
         columns.cut(outcome(run), _RESULT_CHARS),
     ]
 
@@ -202,22 +215,16 @@ def _state(run: Json) -> str:
     return f"{state}, attempt {run['attempt']}" if (run.get("attempt") or 0) > 1 else state
 
 
-def _memory(run: Json) -> str:
+def _memory(run: Json) -> dict[str, str]:
+    """Return the peak of what was reserved, of RAM and of the memory of all devices."""
     peaks, charges = run.get("peaks") or {}, run.get("charges") or {}
-    parts = []
-    for label, names in _kinds({**charges, **peaks}).items():
+    found: dict[str, str] = {}
+    for kind in _KINDS:
+        names = [name for name in {**charges, **peaks} if (name == "ram") == (kind == "RAM")]
         peak = sum(peaks.get(name, 0) for name in names)
         charge = sum(charges.get(name, 0) for name in names)
-        amount = words.of(peak, charge) if charge else words.mb(peak)
-        parts.append(f"{label} {amount}")
-    return ", ".join(parts)
-
-
-def _kinds(amounts: Mapping[str, object]) -> dict[str, list[str]]:
-    """Return the resources by kind: RAM, and the memory of all devices."""
-    found: dict[str, list[str]] = {}
-    for name in sorted(amounts, key=lambda name: name != "ram"):
-        found.setdefault("RAM" if name == "ram" else "VRAM", []).append(name)
+        if names:
+            found[kind] = words.of(peak, charge) if charge else words.mb(peak)
     return found
 
 

@@ -60,7 +60,8 @@ def submit_sweep(
 
     try:
         client = connected(interrupts)
-        more = {} if shown is None else {"show": shown.show}
+        # A terminal would get a line for each submit.
+        more = {"show": shown.show} if shown is not None and shown.updates else {}
         submitted = submit_group(client, cell.sweep, interrupts, patience, prepare=prepare, **more)
     except BaseException:
         for folder in unused:

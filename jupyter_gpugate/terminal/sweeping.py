@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Optional
+import time
+from collections.abc import Callable
+from typing import Final, Optional
 
 from jupyter_gpugate.client.following import State
 from jupyter_gpugate.client.groups import Sweep
@@ -12,6 +14,9 @@ from jupyter_gpugate.faces import groups
 from jupyter_gpugate.terminal import follow
 from jupyter_gpugate.terminal.answers import show, width
 from jupyter_gpugate.terminal.exits import CANCELLED, NOT_OVER, OK, worst
+
+#: How often the progress of a long submit is said.
+_SUBMITS_S: Final = 5.0
 
 
 def run(options: argparse.Namespace, sweep: Sweep) -> int:
@@ -33,16 +38,22 @@ def run(options: argparse.Namespace, sweep: Sweep) -> int:
 
 
 class GroupProgress:
-    """Prints on stderr how many runs of a group are where, whenever that changes."""
+    """Prints on stderr how many runs of a group are where, whenever that changes.
 
-    def __init__(self) -> None:
+    While the runs are being submitted it says so every few seconds.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._said: Optional[str] = None
+        self._said_at = clock()
 
     def show(self, state: State, note: str) -> None:
         """Say the state, or the note in its place."""
         line = f"{state.get('group') or state.get('run_id')} {note or groups.title(state)}"
-        if line != self._said and (note or state.get("counts")):
-            self._said = line
+        is_due = bool(state.get("counts")) or self._clock() - self._said_at >= _SUBMITS_S
+        if line != self._said and is_due:
+            self._said, self._said_at = line, self._clock()
             follow.say(line)
 
 

@@ -92,6 +92,36 @@ def test_a_reloaded_page_finds_its_run_and_detaches_it(
         expect(card.output(1).locator("button")).to_have_count(0)
 
 
+@FACES
+@pytest.mark.behaviour(173, 13)
+def test_a_sweeps_table_is_live_and_stopped_as_one(
+    notebook: Opened, lab: Served, face: str
+) -> None:
+    """While the kernel is busy with the cell, its table shows each run, and a button stops all."""
+    sweep = (
+        "%%gated_eval sweep --gpus 0 --hint-ram 64MB --sweep n=1..4 --at-most 2\nimport time\n"
+        "print('row', params['n'], flush=True)\nif params['n'] > 1:\n    time.sleep(3600)"
+    )
+    page = notebook("sweep.ipynb", [LOAD, sweep], face)
+    page.idle()
+    page.run(0, 1)
+    page.says(1, "4 runs: 2 active, 1 waiting, 1 completed")
+    page.says(1, "row 3")
+    page.says(1, "its group runs at most 2 at a time")
+    assert page.busy()
+    page.order(1, "cancel").click()
+    expect(page.order(1, "cancel")).to_have_attribute("data-armed", "")
+    page.order(1, "cancel").press("Enter")
+    page.says(1, "RunCancelled")
+    page.says(1, "3 of 4 runs of sweep")
+    page.idle()
+    page.says(1, "4 runs: 1 completed, 3 cancelled")
+    ends = [row["end"] for row in lab.ask("GET", "/runs?name=sweep&limit=4").json["runs"]]
+    assert sorted(ends) == ["cancelled"] * 3 + ["completed"]
+    expect(page.output(1).locator("button")).to_have_count(0)
+    assert page.complaints == []
+
+
 def test_the_question_of_an_interrupt_is_on_the_live_card(notebook: Opened, lab: Served) -> None:
     """One interrupt asks on the card whether it is meant; a second one within 5 s cancels."""
     page = notebook("interrupt.ipynb", [LOAD, ENDLESS])

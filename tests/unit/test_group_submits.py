@@ -10,6 +10,7 @@ from jupyter_gpugate.client.connection import Client
 from jupyter_gpugate.client.errors import GateError, GateUnreachable, Interrupted
 from jupyter_gpugate.client.groups import SubmittedGroup, Sweep, submit_group
 from jupyter_gpugate.client.waiting import Interrupts, Patience
+from jupyter_gpugate.terminal.sweeping import GroupProgress
 
 BODY = {"name": "sweep", "source": "params"}
 POINTS = [{"batch": str(n)} for n in (8, 16, 32, 64)]
@@ -105,3 +106,22 @@ def test_an_interrupt_that_cancels_ends_the_submits() -> None:
     early.count = 1
     with pytest.raises(Interrupted, match="nothing was queued yet"):
         submitted(Gate(), early)
+
+
+def test_a_terminal_says_of_a_long_submit_now_and_then_how_far_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And every change of the numbers of runs afterwards, at once and once."""
+    now = 0.0
+    progress = GroupProgress(clock=lambda: now)
+    for submitted_runs in range(10):
+        now += 1
+        progress.show({"group": "g1"}, f"submitted {submitted_runs} of 10 runs")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"g1 submitted {n} of 10 runs" for n in (4, 9)]
+    for counts in ({"queued": 2}, {"queued": 2}, {"completed": 2}):
+        progress.show({"group": "g1", "name": "sweep", "counts": counts}, "")
+    assert capsys.readouterr().err.splitlines() == [
+        "g1 sweep · 2 runs: 2 waiting",
+        "g1 sweep · 2 runs: 2 completed",
+    ]

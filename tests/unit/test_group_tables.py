@@ -40,7 +40,7 @@ def group(*runs: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def test_a_row_says_what_the_run_waits_for_holds_or_gave() -> None:
-    """The parameters come first, those in which the runs differ before the others."""
+    """Parameters in which the runs differ have columns; those that all share are in the title."""
     waits = {"kind": "fit", "message": "needs 5 MB"}
     charges, peaks = {"ram": 300 * MB, "GPU-1": 40 * MB}, {"ram": 20 * MB, "GPU-1": 30 * MB}
     shown = group(
@@ -52,21 +52,23 @@ def test_a_row_says_what_the_run_waits_for_holds_or_gave() -> None:
         at_most=2,
     )
     head, *rows = groups.rows(shown)
-    assert head == ["run", "batch", "lr", "state", "peak of reserved", "result"]
+    memory = ["RAM, peak of reserved", "VRAM, peak of reserved"]
+    assert head == ["run", "batch", "state", *memory, "result"]
     assert [row[1] for row in rows] == ["8", "16", "32", "64", "128"]
-    assert rows[0][3:] == ["completed", "RAM 20 of 300 MB, VRAM 30 of 40 MB", "score 0.9"]
-    assert rows[1][3:] == ["failed", "", "ValueError: no"]
-    assert rows[2][3:] == [
+    assert rows[0][2:] == ["completed", "20 of 300 MB", "30 of 40 MB", "score 0.9"]
+    assert rows[1][2:] == ["failed", "", "", "ValueError: no"]
+    assert rows[2][2:] == [
         "out of memory, attempt 2",
+        "",
         "",
         "out of memory: it reached its own limit",
     ]
-    assert rows[3][3:] == ["running", "RAM 0 of 300 MB, VRAM 0 of 40 MB", "step 3"]
-    assert rows[4][3:] == ["waiting", "", "needs 5 MB"]
+    assert rows[3][2:] == ["running", "0 of 300 MB", "0 of 40 MB", "step 3"]
+    assert rows[4][2:] == ["waiting", "", "", "needs 5 MB"]
     counted = "5 runs: 1 active, 1 waiting, 1 completed, 1 failed, 1 out of memory"
     assert groups.summary(shown) == counted
     text = groups.text(shown, "a note")
-    assert text.splitlines()[0] == f"sweep · {counted} · {GROUP}"
+    assert text.splitlines()[0] == f"sweep lr=0.1 · {counted} · {GROUP}"
     assert "at most 2 at a time" in text
     assert f"`jupyter gpugate show {GROUP}`" in text
     assert f"%gpu_cancel {GROUP}" in text

@@ -13,7 +13,6 @@ from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.codec import ProtocolError, to_json
 from jupyter_gpugate.core.decisions import Decisions
 from jupyter_gpugate.core.endings import Stop, StopKind
-from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.explaining.snapshot import (
     inputs_of,
     reason_rows,
@@ -42,7 +41,6 @@ from tests.kit.core_builders import (
 )
 
 if TYPE_CHECKING:
-    from jupyter_gpugate.core.requests import Request
     from jupyter_gpugate.core.samples import Sample
 
 KERNEL, EDITOR = ProcessKey(300, 3000), ProcessKey(400, 4000)
@@ -249,65 +247,6 @@ def test_a_run_is_told_first_that_its_own_notebook_holds_the_memory() -> None:
 def test_another_notebooks_memory_is_not_called_its_own(kernel: ProcessKey, boot: str) -> None:
     """A kernel is a process of this boot, not a number."""
     assert [reason["kind"] for reason in waiting_for(kernel, 10, boot)] == ["external_holds"]
-
-
-# -- when it is likely to start -------------------------------------------------------------------
-
-
-def with_duration(*seconds: float | None, started: float = NOW - 20) -> GateState:
-    """A live run of 10 GB whose earlier runs took so long, and a run of 18 GB that waits."""
-    state = gate(request("live"), request("waits", vram=18 * GB, name="other"))
-    state = apply(state, [ev.Sedimented(0.0, lesson(request(), s)) for s in seconds])
-    return start(state, "live", at=started, charges={RAM: GB, GPU: 10 * GB})
-
-
-def lesson(of: Request, seconds: float | None) -> Observation:
-    """What is known of such a run that completed after so long."""
-    return Observation(of.family, of.setting, RAM, MB, True, 0.0, duration_s=seconds)
-
-
-def eta_of(state: GateState, at: float = NOW) -> float | None:
-    """When the waiting run is likely to start."""
-    state, seen = apply(state, [ev.Present(at, "side")]), sample(at)
-    (row,) = snapshot(state, seen, decide(state, seen, at), at).queued
-    return row.eta_s
-
-
-def test_a_start_is_expected_when_enough_has_ended() -> None:
-    """By the median of how long such runs took."""
-    assert eta_of(with_duration(60.0, 50.0, 500.0)) == 40.0
-    assert eta_of(with_duration(60.0), at=NOW + 39) == 1.0
-
-
-def test_what_nobody_knows_is_not_guessed() -> None:
-    """No duration known, or the run has lasted longer than any before it."""
-    assert eta_of(with_duration()) is None
-    assert eta_of(with_duration(None)) is None
-    assert eta_of(with_duration(60.0), at=NOW + 41) is None
-
-
-def test_a_lock_says_nothing_about_when() -> None:
-    """Only waiting for runs to end has an expectation."""
-    state = apply(with_duration(60.0), [ev.Locked(NOW, GPU, "bob", NOW + 600)])
-    assert eta_of(state) is None
-
-
-@pytest.mark.parametrize("other", [{"workers": 2}, {"source": "edited"}, {"owner": "bob"}])
-def test_only_runs_of_the_same_kind_tell_how_long_it_takes(other: dict[str, Any]) -> None:
-    """Another setting, another source and somebody else's runs say nothing of this one."""
-    state = with_duration(60.0)
-    state = apply(state, [ev.Sedimented(0.0, lesson(request(**other), 3600.0))] * 3)
-    assert eta_of(state) == 40.0
-
-
-def test_an_exclusive_run_is_expected_when_the_last_lease_ends() -> None:
-    """All that live on the device have to go."""
-    state = with_duration(60.0)
-    waits = ev.Requested(NOW, request("alone", exclusive=True, name="third"), "side")
-    state = apply(state, [ev.Withdrawn(NOW, "waits"), waits])
-    assert eta_of(state) == 40.0
-    state = apply(state, [ev.Requested(NOW, request("younger"), "side")])
-    assert eta_of(start(state, "younger", at=NOW - 5)) == 55.0
 
 
 # -- deciding again -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 from jupyter_gpugate.core.endings import detail_of
 from jupyter_gpugate.core.explaining.rows import EpisodeCount, QueuedRow, RunningRow
 from jupyter_gpugate.core.reports import Status
+from jupyter_gpugate.core.run_spec import MOST_IN_GROUP
 from jupyter_gpugate.faces import screen
 from jupyter_gpugate.gate.port import Gate
 from jupyter_gpugate.runs.inventory import Inventory
@@ -109,5 +111,10 @@ def _error(error: Mapping[str, Any] | None) -> str | None:
 
 
 def _last_line(record: Record) -> str:
-    lines = [line.strip() for line in screen.text_lines(output_end(record))]
+    return _last_line_of(output_end(record))
+
+
+@functools.lru_cache(MOST_IN_GROUP)  # all runs of a group are asked about in each tick
+def _last_line_of(output: str) -> str:
+    lines = [line.strip() for line in screen.text_lines(output)]
     return shortened(next((line for line in reversed(lines) if line), ""), LINE_CHARS)
