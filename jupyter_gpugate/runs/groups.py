@@ -50,6 +50,7 @@ class Groups:
         for word in body.get("after") or ():
             for row in self._meant(word, str(body.get("group") or "")):
                 if row.status != ENDED:
+                    _refuse_elsewhere(row)
                     found[row.run_id] = None
                 elif row.end != RunEnd.COMPLETED.value:
                     problem = f"after: {_in_vain(row)}: submit that one again first"
@@ -105,6 +106,13 @@ class Groups:
 
     def _rows(self, group: str) -> list[RunRow]:
         return self._records.in_group(group)
+
+
+def _refuse_elsewhere(row: RunRow) -> None:
+    if row.machine:
+        where = f"{row.run_id} belongs to another machine, {row.machine}"
+        problem = f"after: {where}: submit this run when it has ended"
+        raise Refused(409, "elsewhere", problem, field="after", run_id=row.run_id)
 
 
 def _in_vain(row: RunRow) -> str:

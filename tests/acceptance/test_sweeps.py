@@ -166,6 +166,22 @@ def test_one_interrupt_leaves_a_sweep_and_a_second_cancels_all_of_it(server: Ser
 
 
 @pytest.mark.behaviour(173)
+def test_a_detached_sweep_is_cancelled_by_one_command(server: Served) -> None:
+    """In a terminal and in a notebook; the submit prints the group's id and nothing else."""
+    places = server.places
+    with drained(server), notebook(places) as front_end:
+        words = ["--detach", "--gpus", "0", "--sweep", "n=1..3", "--", "echo", "{n}"]
+        groups = [gpugate(places, "run", "sweep", *words).stdout.strip() for _ in range(2)]
+        done = gpugate(places, "cancel", groups[0])
+        assert (done.returncode, done.stdout) == (0, f"3 runs of {groups[0]} cancelled\n")
+        shown = front_end.run(f"%gpu_cancel {groups[1]}")
+        assert shown.texts == [f"3 runs of {groups[1]} cancelled"]
+    for group in groups:
+        counts = server.ask("GET", f"/groups/{group}").json["counts"]
+        assert counts == {"cancelled": 3}
+
+
+@pytest.mark.behaviour(173)
 def test_a_sweep_is_submitted_from_python(server: Served, tmp_path: Path) -> None:
     """As a group of commands, of which each has the value where the placeholder is."""
     out = tmp_path / "{n}.txt"
