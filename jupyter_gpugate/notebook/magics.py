@@ -237,6 +237,10 @@ class GpuGateMagics(Magics):
         unclear = scope.parameters_by_name(found, notebook, parameters)
         if unclear:
             raise UsageError(scope.parameter_remedy(unclear[0], notebook))
+        for name, _ in [*options.sweep, *options.sweep_free][:1]:
+            if scope.is_same_for_all(found):
+                use = f'use params["{name}"] in it'
+                raise UsageError(f"--sweep {name}: the cell is the same for every value: {use}")
         missing = scope.missing(found, notebook, frozenset(inputs))
         if missing:
             raise UsageError(scope.remedy(missing, notebook))

@@ -94,7 +94,12 @@ def parameters_by_name(
 def parameter_remedy(name: str, notebook: Mapping[str, Any]) -> str:
     """Say in one sentence how the cell reads a parameter."""
     other = f", or add --input {name} for the notebook's own" if name in notebook else ""
-    return f'`{name}` is a value of `--set`: write `params["{name}"]` in the cell{other}'
+    return f'`{name}` is a parameter of the run: write `params["{name}"]` in the cell{other}'
+
+
+def is_same_for_all(scope: Scope) -> bool:
+    """Return whether a cell reads no parameter, so that a sweep would repeat it unchanged."""
+    return not scope.star_import and not scope.used & {"params", *_BINDS_ANY_NAME}
 
 
 def remedy(names: Sequence[str], notebook: Mapping[str, Any]) -> str:

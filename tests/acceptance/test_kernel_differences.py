@@ -110,5 +110,5 @@ def test_what_only_looks_like_a_mistake_is_told_with_its_remedy(
     told = notebook.refused("# my run\n%%gated_eval misplaced --gpus 0\n1")
     assert told.startswith("`%%gated_eval misplaced --gpus 0` must be the first line of its cell")
     told = notebook.refused("%%gated_eval misplaced --gpus 0 --set lr=0.1\nprint(lr)")
-    assert told == '`lr` is a value of `--set`: write `params["lr"]` in the cell'
+    assert told == '`lr` is a parameter of the run: write `params["lr"]` in the cell'
     assert shared_server.ask("GET", "/runs?name=misplaced").json["runs"] == []

@@ -244,6 +244,9 @@ def test_a_wrong_sweep_is_refused_in_one_line(shared_server: Served, line: str, 
     with notebook(shared_server.places) as front_end:
         cell = front_end.run(f"%%gated_eval wrong {line}\nparams['n']")
         assert says in cell.printed
+        same = front_end.run("%%gated_eval wrong --sweep n=1,2\nprint('n')")
+        words = '--sweep n: the cell is the same for every value: use params["n"] in it'
+        assert words in same.printed
     done = gpugate(shared_server.places, "run", "wrong", *line.split(), "--", "echo", "{n}", "{m}")
     assert says in done.stderr
     assert len(shared_server.ask("GET", "/runs").json["runs"]) == before

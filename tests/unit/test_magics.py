@@ -199,7 +199,10 @@ def test_inputs_of_a_refused_run_are_removed(
         ("# first\n%%gated_eval n --gpus 0\n1", "`%%gated_eval n --gpus 0` must be the first line"),
         ("1\n\n%%gated_eval n\n1", "move the lines above it further down"),
         ("%gated_eval n --gpus 0", "use `%%gated_eval n --gpus 0`, with two %, on the first line"),
-        ("%%gated_eval n --set lr=0.1\nlr", '`lr` is a value of `--set`: write `params["lr"]` in'),
+        (
+            "%%gated_eval n --set lr=0.1\nlr",
+            '`lr` is a parameter of the run: write `params["lr"]` in',
+        ),
         ("%%gated_eval n --set-free value=1\nvalue", 'write `params["value"]` in the cell, or add'),
         ("%gpu_cancel", "required: RUN"),
         ("%gpu_cancel 20261129-000000-nobod", "there is no run 20261129-000000-nobod"),
