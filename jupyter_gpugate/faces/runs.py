@@ -93,6 +93,8 @@ def _whole_rows(run: Json, attempts: Sequence[Json], now: float) -> Iterator[tup
         yield "parameters", words.parameters(run)
     if run.get("command"):
         yield "command", str(run["command"])
+    if run.get("group"):
+        yield "group", f"{run['group']}: `jupyter gpugate show {run['group']}` shows all its runs"
     if run.get("repeats"):
         yield "repeats", str(run["repeats"])
     listed = ("peak", "attempt") if attempts else ()

@@ -74,11 +74,13 @@ def test_a_whole_run_has_every_attempt_with_its_peak_and_its_charge() -> None:
     second = {"attempt": 2, "outcome": None, "charges": {"ram": 12 * MB}, "peaks": {}}
     devices = [{"uuid": "GPU-1", "index": 0, "model": "L4"}]
     state = {**RUN, "parameters": {"batch": "8"}, "repeats": "r-0", "devices": devices}
+    state["group"] = "g1"
     state["output_tail"] = "".join(f"line {n}\n" for n in range(30))
     lines = runs.whole(state, [first, second], NOW).splitlines()
     assert lines[0] == f"eval batch=8 · completed · {RUN['run_id']}"
     for words_ in (
         "parameters  batch=8",
+        "group       g1: `jupyter gpugate show g1` shows all its runs",
         "repeats     r-0",
         "1: out of memory after 5 s; peak RAM 7 of 9 MB, GPU 0 ? of 3 MB reserved",
         "2: under way; peak RAM ? of 12 MB reserved",
