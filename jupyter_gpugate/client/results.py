@@ -40,7 +40,8 @@ def kept(state: Mapping[str, Any]) -> list[Any]:
     Raises `ValueCannotTravel` naming the file that cannot be loaded here.
     """
     files: dict[int, Path] = {}
-    for attempt in range(1, int(state.get("attempt") or 0) + 1):
+    newest = attempt_folder(state)
+    for attempt in range(1, int(state["attempt"]) + 1) if newest else ():
         folder = Path(state["directory"], "attempts", str(attempt), "episodes")
         found = (path for path in folder.glob("*.pickle") if path.stem.isdecimal())
         files.update((int(path.stem), path) for path in found)

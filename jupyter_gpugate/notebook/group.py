@@ -58,7 +58,7 @@ class Group:
 
         It is a pandas DataFrame where pandas is installed, otherwise a list of dicts.  Outputs have
         columns of their names; ``kept`` has the values that episodes have kept, one value for a run
-        of one episode.  A value that cannot be loaded here is its error.
+        of one episode.  If they cannot be loaded here, ``outputs`` or ``kept`` has the error.
         """
         rows = [_row(run) for run in self.state()["runs"]]
         try:
@@ -144,9 +144,14 @@ def _row(run: Mapping[str, Any]) -> dict[str, Any]:
 
 def _values(run: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a run has handed back: its outputs by name, and its kept values."""
+    found: dict[str, Any] = {}
     try:
-        outputs, kept = results.load(run), results.kept(run)
+        found.update(results.load(run))
     except (OSError, ValueCannotTravel) as error:
-        return {"kept": error}
+        found["outputs"] = error
+    try:
+        kept = results.kept(run)
+    except (OSError, ValueCannotTravel) as error:
+        return {**found, "kept": error}
     several = ((run.get("episodes") or {}).get("of") or 1) > 1
-    return {**outputs, **({"kept": kept if several else kept[0]} if kept else {})}
+    return {**found, **({"kept": kept if several else kept[0]} if kept else {})}
