@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import sys
 import time
 from pathlib import Path
@@ -13,7 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from tests.scorecard.figures import as_json
 from tests.scorecard.page import bars_table, figures_table, page
 from tests.scorecard.plots import draw
-from tests.scorecard.study import ALONE, COLD, ORDER, PAIRS, Case, Outcome, compare, means, study
+from tests.scorecard.study import (
+    ALONE,
+    COLD,
+    ORDER,
+    PAIRS,
+    Case,
+    Outcome,
+    TraceCase,
+    means,
+    study,
+    without_rules,
+)
 from tests.scorecard.traces import read_folder
 from tests.scorecard.worlds import NOISE
 
@@ -26,6 +36,8 @@ DOCS, BUILD = ROOT / "docs", ROOT / "build"
 SEEDS: Final = {"1 GPU": 10, "4 GPUs": 5, "8 GPUs": 3}
 NOISY: Final = ("4 GPUs", (0.02, 0.05, 0.2), 2)
 TRACE_SEEDS: Final = 2
+#: Worlds in which rules of the gate are left out.
+WITHOUT: Final = {"1 GPU": 6, "4 GPUs": 3}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,28 +87,43 @@ def _write_page(seeds: int | None, processes: int, *, real: bool) -> None:
     by_noise[f"{NOISE:.0%}"] = _mean(found[case] for case in cases if _is_like(case, noisy))
     noise = {level: _plain(outcome) for level, outcome in by_noise.items()}
     _save("scorecard", {"groups": _json(groups), "noise": noise})
+    without = _without_rules(counts, processes)
     reality = _reality(measure=real)
     pictures = draw(groups[ALONE], DOCS / "pictures")
     words = ", ".join(f"{count} worlds ({name})" for name, count in counts.items())
-    text = page(groups, dict(sorted(by_noise.items(), key=_percent)), pictures, words, reality)
+    noisy_groups = dict(sorted(by_noise.items(), key=_percent))
+    text = page(groups, noisy_groups, pictures, words, without, reality)
     (DOCS / "scorecard.md").write_text(text, encoding="utf-8")
     print(text)
+
+
+def _without_rules(counts: Mapping[str, int | None], processes: int) -> dict[str, Outcome]:
+    """Return, for a part of the worlds, the figures of the gate without some of its rules."""
+    cases = [
+        Case(machine, ALONE, seed)
+        for machine, most in WITHOUT.items()
+        for seed in range(min(most, counts[machine] or 0))
+    ]
+    found = study(cases, processes, without_rules)
+    return {
+        machine: means(found[case] for case in cases if case.machine == machine)
+        for machine in WITHOUT
+    }
 
 
 def _write_traces(folder: Path, seeds: int, processes: int) -> None:
     """Write the same tables for a folder of traces, under build/ alone: the data is not ours."""
     traces = read_folder(folder)
     cases = [
-        (folder, trace, with_pairs, seed)
+        TraceCase(folder, trace, with_pairs, seed)
         for trace in traces.submits
-        for with_pairs in ((False, True) if traces.pairs else (False,))
+        for with_pairs in (False, *([True] if traces.pairs else []))
         for seed in range(seeds)
     ]
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        found = dict(zip(cases, pool.map(_of_trace, cases, chunksize=1), strict=True))
+    found = study(cases, processes)
     parts = ["# Traces\n"]
     result = {}
-    for with_pairs in sorted({case[2] for case in cases}):
+    for with_pairs in sorted({case.with_pairs for case in cases}):
         machines = {
             trace: _mean(found[c] for c in cases if c[1:3] == (trace, with_pairs))
             for trace in traces.submits
@@ -110,11 +137,6 @@ def _write_traces(folder: Path, seeds: int, processes: int) -> None:
     _save("scorecard-traces", result)
     (BUILD / "scorecard-traces.md").write_text(text, encoding="utf-8")
     print(text)
-
-
-def _of_trace(case: tuple[Path, str, bool, int]) -> Outcome:
-    folder, trace, with_pairs, seed = case
-    return compare(*read_folder(folder).days(trace, seed, with_pairs=with_pairs))
 
 
 def _percent(named: tuple[str, Outcome]) -> int:

@@ -34,13 +34,16 @@ class _Rule(NamedTuple):
     is_share: bool = True
 
 
+#: Times below a minute count as a minute: a multiple of a second means nothing to anybody.
+LEAST_S: Final = 60.0
+
+
 def _of(figure: str, other: str) -> Callable[[Outcome, Figures], float]:
-    """Return the ratio of a figure to that of another policy."""
+    """Return the ratio of a time to that of another policy."""
 
     def ratio(outcome: Outcome, own: Figures) -> float:
-        base = float(getattr(outcome[other], figure))
-        # A wait of seconds is none: a share of it would mean nothing.
-        return float(getattr(own, figure)) / base if base >= 1 else 1.0
+        base = max(LEAST_S, float(getattr(outcome[other], figure)))
+        return max(LEAST_S, float(getattr(own, figure))) / base
 
     return ratio
 

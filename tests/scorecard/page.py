@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.scorecard.bars import bars_of
+from tests.scorecard.study import ORACLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ The decisions of the real gate, replayed on simulated machines, beside other way
 `make scorecard` writes this page. [Simulation](simulation.md) describes the worlds, the policies
 and the columns, and discusses the bars that are missed. All numbers are means over {seeds}.
 """
+OF_ORACLE: Final = "Over the oracle's, without interference, for a part of the worlds.\n"
 COLUMNS: Final[tuple[tuple[str, Callable[[Figures], str]], ...]] = (
     ("lost runs", lambda f: f"{f.lost:.1f} of {f.jobs:.0f}"),
     ("wait, mean", lambda f: minutes(f.wait_mean_s)),
@@ -45,6 +47,7 @@ def page(
     noise: Mapping[str, Outcome],
     pictures: Mapping[str, Path],
     seeds: str,
+    without: Mapping[str, Outcome],
     against_reality: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the page: ``groups`` has outcomes by interference and machine."""
@@ -58,6 +61,7 @@ def page(
             parts += [f"### {machine}\n", figures_table(outcome)]
     if noise:
         parts += ["## The bars by the noise between equal runs\n", bars_table(noise)]
+    parts += ["## What costs most: rules left out\n", OF_ORACLE, without_table(without)]
     if against_reality:
         parts += ["## Simulation against reality\n", _reality(against_reality)]
     return "\n".join(parts)
@@ -72,6 +76,25 @@ def bars_table(machines: Mapping[str, Outcome]) -> str:
         for bars in zip(*found.values(), strict=True)
     ]
     return markdown(rows)
+
+
+def without_table(machines: Mapping[str, Outcome]) -> str:
+    """Return the waits and makespans of variants of the gate, over the oracle's."""
+    names = [f"{machine}: {what}" for machine in machines for what in ("wait", "p95", "makespan")]
+    rows = [["policy", *names]]
+    for policy in next(iter(machines.values())):
+        ratios = [ratio for outcome in machines.values() for ratio in _over(outcome, policy)]
+        rows.append([policy, *ratios])
+    return markdown(rows)
+
+
+def _over(outcome: Outcome, policy: str) -> list[str]:
+    own, base = outcome[policy], outcome[ORACLE]
+    return [
+        f"{own.wait_mean_s / max(1.0, base.wait_mean_s):.2f}",
+        f"{own.wait_p95_s / max(1.0, base.wait_p95_s):.2f}",
+        f"{own.makespan_s / base.makespan_s:.2f}",
+    ]
 
 
 def figures_table(outcome: Outcome, columns: Iterable[str] = ()) -> str:

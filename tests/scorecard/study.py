@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from jupyter_gpugate.core.state import Traits
 from jupyter_gpugate.gate.simulation.gated import Gated
 from jupyter_gpugate.gate.simulation.replay import replay
 from tests.scorecard.figures import Figures, figures_of, mean_of
 from tests.scorecard.ledger import by_estimator, declared, exclusive
 from tests.scorecard.oracle import Oracle, by_length
+from tests.scorecard.traces import read_folder
 from tests.scorecard.worlds import MACHINES, NOISE, SLOWDOWNS, days
 
 if TYPE_CHECKING:
@@ -48,11 +52,24 @@ class Case(NamedTuple):
         return days(machine, self.seed, noise=self.noise, pairs=pairs)
 
 
+class TraceCase(NamedTuple):
+    """One world from a folder of traces."""
+
+    folder: Path
+    trace: str
+    with_pairs: bool
+    seed: int
+
+    def worlds(self) -> list[World]:
+        return read_folder(self.folder).days(self.trace, self.seed, with_pairs=self.with_pairs)
+
+
 Outcome = dict[str, Figures]  # by policy
+AnyCase = TypeVar("AnyCase", Case, TraceCase)
 
 
-def outcome_of(case: Case) -> Outcome:
-    """Run every policy on the second day of a generated world; warm: after the first."""
+def outcome_of(case: Case | TraceCase) -> Outcome:
+    """Run every policy on the second day of a world; warm: after the first."""
     first, second = case.worlds()
     return compare(first, second)
 
@@ -73,10 +90,32 @@ def gated(earlier: World, world: World) -> dict[str, Story]:
     return {COLD: replay(world, Gated()), WARM: replay(world, Gated(teacher.calibration))}
 
 
-def study(cases: Sequence[Case], processes: int = 2) -> dict[Case, Outcome]:
+def without_rules(case: Case) -> Outcome:
+    """Leave out, one by one, what keeps the warm gate from the oracle's figures."""
+    first, second = case.worlds()
+    teacher = Gated()
+    replay(first, teacher)
+    thorough = Gated(teacher.calibration)
+    replay(second, thorough)
+    no_heads = Traits(head_after_s=math.inf)
+    policies: dict[str, Policy] = {
+        ORACLE: Oracle(),
+        WARM: Gated(teacher.calibration),
+        f"{WARM}, without heads": Gated(teacher.calibration, no_heads),
+        "gate, every run measured before": Gated(thorough.calibration),
+        "gate, every run measured before, without heads": Gated(thorough.calibration, no_heads),
+    }
+    return {name: figures_of(replay(second, policy)) for name, policy in policies.items()}
+
+
+def study(
+    cases: Sequence[AnyCase],
+    processes: int = 2,
+    work: Callable[[AnyCase], Outcome] = outcome_of,
+) -> dict[AnyCase, Outcome]:
     """Work out many cases, a few at a time."""
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        return dict(zip(cases, pool.map(outcome_of, cases, chunksize=1), strict=True))
+        return dict(zip(cases, pool.map(work, cases, chunksize=1), strict=True))
 
 
 def means(outcomes: Iterable[Outcome]) -> Outcome:

@@ -14,8 +14,8 @@ from tests.kit.workloads import job, world
 from tests.scorecard.bars import bars_of
 from tests.scorecard.figures import as_json, figures_of, from_json, mean_of
 from tests.scorecard.oracle import Oracle
-from tests.scorecard.page import bars_table, figures_table
-from tests.scorecard.study import ORDER, WARM, compare
+from tests.scorecard.page import bars_table, figures_table, without_table
+from tests.scorecard.study import ORACLE, ORDER, WARM, compare
 from tests.scorecard.traces import TraceError, read_folder
 
 TASKS = "task,gpus,measured_mb,guess_mb\nsmall,1,1000,500\nlarge,2,30000,\n"
@@ -98,3 +98,13 @@ def test_estimates_have_no_number_for_what_was_never_run(folder: Path) -> None:
     errors = [row["median_error"] for row in asked.values() if row["median_error"] is not None]
     assert max(errors) < 0.08
     assert result["published"] == {"guess": 0.5}
+
+
+def test_the_table_of_rules_left_out_compares_with_the_oracle() -> None:
+    """A wait twice the oracle's is 2.00, and the oracle's own is 1.00."""
+    some = world(*(job(f"job-{n}", 1 + n, 60, [(1, 20)]) for n in range(3)))
+    oracle = figures_of(replay(some, Oracle()))
+    slow = replace(oracle, wait_mean_s=2 * oracle.wait_mean_s)
+    text = without_table({"here": {ORACLE: oracle, "slow": slow}})
+    assert "| oracle | 1.00 | 1.00 | 1.00 |" in text
+    assert "| slow | 2.00 | 1.00 | 1.00 |" in text
