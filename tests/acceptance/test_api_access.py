@@ -131,7 +131,17 @@ def routes(served: Served) -> list[str]:
         plain = re.sub(r"\\(.)", r"\1", pattern)
         behind = [handler.path for handler in handlers.HANDLERS] if "(" in plain else [""]
         paths += [re.sub(r"/?\(.*\)", "", plain) + path for path in [*behind]]
-    return [path.replace("{run_id}", "20260101-000000-abcde") for path in paths]
+    return [_filled(path) for path in paths]
+
+
+#: Placeholders of paths, with ids of their form.
+IDS = {"{run_id}": "20260101-000000-abcde", "{group_id}": "g20260101-000001-abcde"}
+
+
+def _filled(path: str) -> str:
+    for name, value in IDS.items():
+        path = path.replace(name, value)
+    return path
 
 
 def test_a_stranger_is_refused_on_every_route(probed: Served) -> None:
@@ -171,7 +181,9 @@ def test_a_method_that_does_not_exist_is_said_clearly(probed: Served) -> None:
     """Any other method is a 405 in our form that names those there are; another path a 404."""
     described = json.loads(handlers.described())["paths"]
     for path in routes(probed):
-        plain = path.partition("/api/v1")[2].replace("20260101-000000-abcde", "{run_id}")
+        plain = path.partition("/api/v1")[2]
+        for name, value in IDS.items():
+            plain = plain.replace(value, name)
         there = {method.upper() for method in described.get(plain, {"get": {}})}
         for method in set(METHODS) - there:
             answer = ask(probed, method, path, probed.token)

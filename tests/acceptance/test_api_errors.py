@@ -182,7 +182,9 @@ def test_a_lease_message_that_is_too_large_is_told_so(shared_server: Served) -> 
 
 
 def test_arguments_and_values_are_the_runs_own(server: Served) -> None:
-    """The gate knows them by digests alone, and with the run's directory they are gone."""
+    """The gate knows words by digests alone; only the list of the user's own runs shows them, and
+    with the run's directory they are gone.
+    """
     kept = server.submit("kept", "print(params)", gpus=0, parameters={"key": CANARY})
     body = {"name": "program", "argv": ["echo", "--key", CANARY], "gpus": 0}
     runs = [kept, server.ask("POST", "/runs", body).json["run_id"]]
@@ -190,7 +192,7 @@ def test_arguments_and_values_are_the_runs_own(server: Served) -> None:
         assert server.ended(run_id)["end"] == "completed"
         assert CANARY in server.output(run_id)
         assert CANARY.encode() not in server.ask("GET", f"/runs/{run_id}/story").body
-    for path in ("/calibrations", "/queue?inputs=1", "/transitions", "/samples", "/runs"):
+    for path in ("/calibrations", "/queue?inputs=1", "/transitions", "/samples"):
         assert CANARY.encode() not in server.ask("GET", path).body
     learned = server.ask("GET", "/calibrations").json["calibrations"]["kept"]
     assert [name for name, _ in learned[0]["setting"]["parameters"]] == ["key"]

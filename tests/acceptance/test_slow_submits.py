@@ -37,7 +37,10 @@ def test_a_submit_whose_sources_take_long_says_so(server: Served, places: Places
     ]
     for body in submits:
         answer = server.ask("POST", "/runs", body, prefer="respond-async")
-        assert (answer.status, answer.json) == (202, {"run_id": None, "status": "reading"})
+        assert (answer.status, answer.json) == (
+            202,
+            {"run_id": None, "status": "reading", "repeats": None},
+        )
         assert answer.headers["preference-applied"] == "respond-async"
     go.touch()
 

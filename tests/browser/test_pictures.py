@@ -136,8 +136,8 @@ def test_a_card_waits_runs_and_is_measured(
 
 
 def test_the_kept_pictures_are_whole_and_small() -> None:
-    """docs/pictures holds these three and nothing else; each is a whole PNG below 150 kB."""
-    assert sorted(path.name for path in PICTURES.iterdir()) == [f"{name}.png" for name in NAMES]
+    """docs/pictures holds these three PNGs and no other; each is whole and below 150 kB."""
+    assert sorted(path.stem for path in PICTURES.glob("*.png")) == list(NAMES)
     for name in NAMES:
         png = (PICTURES / f"{name}.png").read_bytes()
         assert len(png) < 150_000
