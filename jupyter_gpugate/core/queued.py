@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Optional
 
 from jupyter_gpugate.core.estimates import NO_NEEDS, Estimates, Needs
-from jupyter_gpugate.core.requests import Choice, Request, Retry
+from jupyter_gpugate.core.requests import Choice, Request, Retry, RetryCause
 from jupyter_gpugate.core.resources import RAM
 
 
@@ -24,9 +24,12 @@ class RequestKey(NamedTuple):
     group: str = ""  # with a limit
     at_most: Optional[int] = None
     after: tuple[str, ...] = ()
+    lacked_memory: bool = False  # an attempt had too little
 
 
-def key_of(request: Request, run_side: str, needs: Needs) -> RequestKey:
+def key_of(
+    request: Request, run_side: str, needs: Needs, *, lacked_memory: bool = False
+) -> RequestKey:
     """All of a request that admission looks at."""
     return RequestKey(
         owner=request.owner,
@@ -39,6 +42,7 @@ def key_of(request: Request, run_side: str, needs: Needs) -> RequestKey:
         group="" if request.at_most is None else request.group,
         at_most=request.at_most,
         after=request.after,
+        lacked_memory=lacked_memory,
     )
 
 
@@ -62,6 +66,11 @@ class Queued:
         """Return when it was queued, the last time."""
         return self.submitted_at if self.retried_at is None else self.retried_at
 
+    @property
+    def lacked_memory(self) -> bool:
+        """Return whether an attempt was given too little: the next one is not given less."""
+        return self.retry is not None and self.retry.cause is not RetryCause.PUSHED_OUT
+
     def retry_with(self, charges: Mapping[str, int]) -> Optional[Retry]:
         """Return its retry with what it is charged in fact, perhaps on another device."""
         if self.retry is None:
@@ -73,4 +82,4 @@ class Queued:
 
     @property
     def key(self) -> RequestKey:
-        return key_of(self.request, self.run_side, self.needs)
+        return key_of(self.request, self.run_side, self.needs, lacked_memory=self.lacked_memory)

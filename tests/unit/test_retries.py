@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpugate.core.admission.decide import decide
 from jupyter_gpugate.core.flow.lifecycle import apply
 from jupyter_gpugate.core.flow.retries import with_retry
 from jupyter_gpugate.core.learning.observations import sedimented
 from jupyter_gpugate.core.leases import Usage
+from jupyter_gpugate.core.memory.settling import settling_events
 from jupyter_gpugate.core.reports import AttemptOutcome, RunEnd
 from jupyter_gpugate.core.requests import Basis, Retry, RetryCause
 from jupyter_gpugate.core.resources import GB, MB, RAM, VRAM
@@ -251,3 +253,27 @@ def test_an_old_end_changes_nothing() -> None:
     event = finish(state, at=END, **OWN_CAP)
     assert with_retry(state, replace(event, fence=99), None).retry is None
     assert with_retry(apply(state, [event]), event, None).retry is None
+
+
+def test_a_first_run_that_had_too_little_does_not_start_with_what_little_there_is() -> None:
+    """After minutes a first run takes what fits now; one that this has ended before waits."""
+    late = END + 1000
+    state = replace(
+        ended(live(2 * GB, basis=Basis.WATCH, cap=2 * GB, vram=None), **OWN_CAP),
+        patient_until=late,
+    )
+    little = decide(state, sample(late, free={GPU: 5 * GB}), late)
+    assert "run" not in {grant.run_id for grant in little.grants}
+    (granted,) = (g for g in decide(state, sample(late), late).grants if g.run_id == "run")
+    assert granted.charges[GPU] == 12 * GB  # half of the device
+
+
+def test_a_retry_does_not_settle_below_what_it_was_given() -> None:
+    """The run grew once more, late, and may do so again."""
+    state = ended(live(2 * GB, 2 * GB, basis=Basis.WATCH, cap=2 * GB, vram=None), **OWN_CAP)
+    again = start(state, charges={RAM: GB, GPU: 12 * GB}, basis={GPU: Basis.WATCH})
+    lease = again.leases["run"]
+    usage = Usage(peak_bytes=GB, read_at=END, first_used_at=END, peak_moved_at=END)
+    lease = using(lease, {GPU: usage})
+    (event,) = settling_events(again, lease, END + 601)
+    assert (event.reason, event.charges) == ("settled", {GPU: 3 * GB})

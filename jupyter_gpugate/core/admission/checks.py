@@ -94,9 +94,14 @@ class Asks(NamedTuple):
             share_bytes=room.share_bytes,
             fits_alone_bytes=room.alone_bytes,
             fits_now_bytes=room.room_bytes,
-            shrink=self.waited_s >= self.state.traits.watch_wait_s,
+            shrink=self.may_shrink,
         )
         return Ask(charge, Basis.WATCH)
+
+    @property
+    def may_shrink(self) -> bool:
+        """Return whether it is charged what fits now: not where too little has ended it before."""
+        return self.waited_s >= self.state.traits.watch_wait_s and not self.key.lacked_memory
 
     def may_use(self, room: Room) -> bool:
         """Whether its notebook sees this device, and the run may have it."""

@@ -29,11 +29,20 @@ def settling_events(state: GateState, lease: RunLease, now: float) -> Iterable[e
             raised = overrun_charge(usage.held_bytes)
             overrun[resource] = max(usage.held_bytes, min(raised, total)) if total else raised
         elif is_unsettled(lease, resource) and _has_settled(state, lease, resource, now):
-            settled[resource] = settled_charge(usage.peak_bytes, charge)
+            least = min(charge, _proven(lease, resource))
+            settled[resource] = max(settled_charge(usage.peak_bytes, charge), least)
     if overrun:
         yield ev.Recharged(now, lease.run_id, lease.terms.fence, overrun, "overrun")
     if settled:
         yield ev.Recharged(now, lease.run_id, lease.terms.fence, settled, "settled")
+
+
+def _proven(lease: RunLease, resource: str) -> int:
+    """Return the reservation that an attempt with too little memory has called for; else 0."""
+    queued = lease.attempt.queued
+    if queued.retry is None or not queued.lacked_memory or resource == RAM:
+        return 0
+    return queued.retry.charge_bytes
 
 
 def settled_charge(peak_bytes: int, charge_bytes: int) -> int:
