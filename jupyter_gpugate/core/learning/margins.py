@@ -9,7 +9,6 @@ from typing import Final, NamedTuple, Optional
 
 from jupyter_gpugate.core.estimates import Origin
 from jupyter_gpugate.core.evidence import Evidence, Observation, Track, weigh
-from jupyter_gpugate.core.learning.calibration import ALIKE_SPREAD
 from jupyter_gpugate.core.requests import Setting
 from jupyter_gpugate.core.resources import MB, RAM
 
@@ -106,15 +105,11 @@ def margin_bytes(resource: str, peak_bytes: int, share: float) -> int:
 def fills_what_it_is_given(evidence: Evidence) -> bool:
     """Return whether the greatest peak shows what the run was given rather than its need.
 
-    So it is where the two lie within 3 % of each other, unless another run of much the same peak
-    was given as much or more and left it.
+    So it is where the two lie within 3 % of each other, unless another run left a part of what it
+    was given, or exceeded it: then the two are alike by chance.
     """
-    greatest = evidence.greatest
-    return _is_full(greatest) and not any(
-        other.given_bytes >= greatest.given_bytes
-        and other.peak_bytes >= (1 - ALIKE_SPREAD) * greatest.peak_bytes
-        and not _is_full(other)
-        for other in evidence.complete
+    return _is_full(evidence.greatest) and not any(
+        other.given_bytes and not _is_full(other) for other in evidence.complete
     )
 
 
