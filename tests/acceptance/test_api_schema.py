@@ -21,7 +21,14 @@ from tests.kit.real_server import Answer, Served
 
 DOCS = Path(__file__).parents[2] / "docs" / "http-api.md"
 #: Calls whose input names things that have to exist: a program, a device, Python that compiles.
-NAMES_THINGS = {"POST /runs", "POST /estimate", "DELETE /machine", "POST /lock", "DELETE /lock"}
+NAMES_THINGS = {
+    "POST /runs",
+    "POST /estimate",
+    "GET /estimate",
+    "DELETE /machine",
+    "POST /lock",
+    "DELETE /lock",
+}
 EXAMPLES = 10
 
 
