@@ -22,7 +22,7 @@ from jupyter_gpugate.core.requests import Family, Hints, Request, Setting
 from jupyter_gpugate.core.resources import GB, MB
 from jupyter_gpugate.core.samples import Device
 from jupyter_gpugate.gate.simulation.gated import Gated
-from jupyter_gpugate.gate.simulation.replay import Story, replay
+from jupyter_gpugate.gate.simulation.replay import replay
 from jupyter_gpugate.gate.simulation.workload import Job, World, steps
 from tests.fake_nvml import HOLDER, StandIn
 from tests.kit.real_server import Places, Served, end_everything_of
@@ -89,9 +89,10 @@ def _plan(chance: random.Random, name: str) -> Plan:
 
 def compare_with_reality() -> dict[str, Any]:
     """Run the plans for real, then in the simulation; JSON data with both makespans."""
+    ram = psutil.virtual_memory()
     noted = run_for_real(plans())
     real_s = max(one.finished_at for one in noted) - min(one.requested_at for one in noted)
-    story = replay_of(noted)
+    story = replay(world_of(noted, ram.total, ram.total - ram.available), Gated())
     # The first submit is one second after the beginning of the world.
     simulated_s = story.ended_at - 1
     return {
@@ -162,14 +163,15 @@ def _noted(server: Served, plan: Plan, run_id: str, notes: Path) -> Noted:
     )
 
 
-def world_of(noted: list[Noted]) -> World:
-    """Return the world of real runs: only when each starts is left open."""
+def world_of(noted: list[Noted], ram_bytes: int, used_bytes: int) -> World:
+    """Return the world of real runs: only when each starts is left open.
+
+    ``used_bytes`` of the RAM were in use before they began.
+    """
     begun = min(one.requested_at for one in noted) - 1
-    ram = psutil.virtual_memory()
     devices = tuple(Device(f"GPU-{n}", "stand-in", DEVICE_BYTES, n) for n in range(GPUS))
     jobs = tuple(_job(one, begun) for one in noted)
-    used = ram.total - ram.available
-    return World(devices, ram.total, jobs, background_ram_bytes=used, grain_s=GRAIN_S)
+    return World(devices, ram_bytes, jobs, background_ram_bytes=used_bytes, grain_s=GRAIN_S)
 
 
 def _job(noted: Noted, begun: float) -> Job:
@@ -187,8 +189,3 @@ def _job(noted: Noted, begun: float) -> Job:
         vram=steps(held),
         ram=steps(((0.0, PROCESS_BYTES), (2.0, PROCESS_BYTES + plan.ram_bytes))),
     )
-
-
-def replay_of(noted: list[Noted]) -> Story:
-    """Let the simulation start the same runs."""
-    return replay(world_of(noted), Gated())

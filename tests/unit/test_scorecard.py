@@ -23,7 +23,7 @@ from tests.kit.workloads import (
 from tests.scorecard.figures import figures_of
 from tests.scorecard.ledger import by_estimator, declared, exclusive
 from tests.scorecard.oracle import Oracle
-from tests.scorecard.worlds import Machine, days
+from tests.scorecard.worlds import MACHINES, Machine, days
 
 TINY = Machine("tiny", 2, 24 * GB, 64 * GB, people=2, jobs=12, scale=1.0)
 #: Limits that pass within a short world, and between two multiples of ten seconds.
@@ -42,6 +42,17 @@ def test_ticks_may_be_left_out_while_nothing_changes(seed: int) -> None:
     assert paused.calibration == patient.calibration
     assert figures_of(story) == figures_of(of_every_second)
     assert story.ticks < of_every_second.ticks / 2
+
+
+def test_the_cap_of_a_first_run_falls_where_a_neighbour_is_admitted() -> None:
+    """A first run that grows ends at the cap that its neighbour has left; alone it completes."""
+    first = job("first", 1, 100, [(1, 4), (30, 18)])
+    neighbour = job("neighbour", 5, 100, [(1, 1)], hint_gb=6)
+    alone = replay(world(first), Gated())
+    assert [attempt.outcome for attempt in alone.attempts] == [AttemptOutcome.COMPLETED]
+    beside = replay(world(first, neighbour), Gated())
+    ended = next(beside.of("first"))
+    assert (ended.ended_at, ended.evidence, ended.had_room) == (31, "own_cap", True)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -114,3 +125,14 @@ def test_a_generated_world_is_the_same_again_and_has_all_sorts_of_runs() -> None
     assert {o.is_notebook for day in worlds for o in day.outsiders} == {True, False}
     peaks = [one.vram.peak for day in worlds for one in day.jobs]
     assert statistics.median(peaks) < statistics.fmean(peaks)
+
+
+def test_some_edits_change_the_memory_and_most_do_not() -> None:
+    """Runs that differ in nothing but their source mostly agree within the noise, some do not."""
+    peaks: dict[object, list[int]] = {}
+    for one in (one for day in days(MACHINES[1], 0) for one in day.jobs):
+        family = one.request.family
+        peaks.setdefault((family.owner, family.name, one.request.setting), []).append(one.vram.peak)
+    ratios = [max(some) / min(some) for some in peaks.values() if len(some) > 1]
+    assert statistics.median(ratios) < 1.1
+    assert max(ratios) > 1.2

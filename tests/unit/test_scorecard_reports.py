@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpugate.core.resources import MB
+from jupyter_gpugate.core.resources import GB, MB
+from jupyter_gpugate.gate.simulation.gated import Gated
 from jupyter_gpugate.gate.simulation.replay import replay
 from tests.benchmarks import b5_estimates
 from tests.kit.workloads import job, world
@@ -15,6 +16,7 @@ from tests.scorecard.bars import bars_of
 from tests.scorecard.figures import as_json, figures_of, from_json, mean_of
 from tests.scorecard.oracle import Oracle
 from tests.scorecard.page import bars_table, figures_table, without_table
+from tests.scorecard.reality import Noted, Plan, world_of
 from tests.scorecard.study import ORACLE, ORDER, WARM, compare
 from tests.scorecard.traces import TraceError, read_folder
 
@@ -98,6 +100,22 @@ def test_estimates_have_no_number_for_what_was_never_run(folder: Path) -> None:
     errors = [row["median_error"] for row in asked.values() if row["median_error"] is not None]
     assert max(errors) < 0.08
     assert result["published"] == {"guess": 0.5}
+
+
+def test_real_runs_are_replayed_as_they_were_noted() -> None:
+    """Two runs of 10 GB start at once on a GPU each, and a third when the first one has ended."""
+    plan = Plan("eval", ((10 * GB, 20.0),), 50 * MB, 14 * GB)
+
+    def noted(number: int, requested_at: float, granted_at: float) -> Noted:
+        held = ((granted_at + 0.5, 10 * GB),)
+        name = replace(plan, name=f"eval{number}")
+        return Noted(name, f"run-{number}", requested_at, granted_at, granted_at + 20.3, held)
+
+    runs = [noted(0, 100.0, 100.0), noted(1, 100.5, 100.5), noted(2, 101.0, 120.3)]
+    story = replay(world_of(runs, 64 * GB, 4 * GB), Gated())
+    starts = [attempt.granted_at + 99 for attempt in story.attempts]
+    assert starts == pytest.approx([run.granted_at for run in runs], abs=0.3)
+    assert story.ended_at + 99 == pytest.approx(runs[-1].finished_at, abs=0.5)
 
 
 def test_the_table_of_rules_left_out_compares_with_the_oracle() -> None:
