@@ -23,11 +23,12 @@ from nbconvert import HTMLExporter, MarkdownExporter
 from notebooks.demo_server import PATIENCE_S, Places, ServedKernel, Server
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
-FIRST, WAITING, TERMINAL, WORKERS = TUTORIALS = (
+FIRST, WAITING, TERMINAL, WORKERS, SWEEP = TUTORIALS = (
     "01-first-run.ipynb",
     "02-why-is-it-waiting.ipynb",
     "03-from-the-terminal.ipynb",
     "04-two-workers.ipynb",
+    "05-a-sweep.ipynb",
 )
 RUN_ID = r"\d{8}-\d{6}-[a-z]{5}"
 _read: Any = nbformat.read
@@ -289,6 +290,27 @@ def test_a_worker_that_fails_takes_its_run_along(executed: Executed) -> None:
     kept = set(re.findall(r"\d", text(executed[WORKERS], "kept")))
     assert {"1", "3"} <= kept
     assert not {"5", "7"} & kept
+
+
+# -- a sweep --------------------------------------------------------------------------------------
+
+
+def test_a_sweep_is_one_table_and_teaches_the_values_between(executed: Executed) -> None:
+    """Outputs are lists in the order of the sweep; a value that nobody ran starts as fitted."""
+    notebook = executed[SWEEP]
+    assert text(notebook, "sizes") == "[80, 160, 320]\n"
+    assert "3 completed" in text(notebook, "sweep")
+    assert "fitted over batch 8, 16, 32" in text(notebook, "between")
+
+
+def test_a_setting_that_fails_is_named_and_the_others_have_results(executed: Executed) -> None:
+    """One exception names it, the table has all three, and the explanation has its traceback."""
+    notebook = executed[SWEEP]
+    assert "batch=33 (ValueError: batch 33 is odd)" in text(notebook, "failed")
+    table = text(notebook, "table")
+    assert table.count("completed") == 2
+    assert table.count("'failed'") + table.count(" failed ") == 1
+    assert "raise ValueError" in text(notebook, "why")
 
 
 # -- the files ------------------------------------------------------------------------------------
