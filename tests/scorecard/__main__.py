@@ -25,7 +25,6 @@ from tests.scorecard.study import (
     without_rules,
 )
 from tests.scorecard.traces import read_folder
-from tests.scorecard.worlds import NOISE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +33,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 DOCS, BUILD = ROOT / "docs", ROOT / "build"
 #: How many worlds of each machine are generated; larger ones take longer and vary less.
 SEEDS: Final = {"1 GPU": 10, "4 GPUs": 5, "8 GPUs": 3}
-NOISY: Final = ("4 GPUs", (0.02, 0.05, 0.2), 2)
+#: The machine whose worlds are varied, how many of them, and the unusual values of each level.
+LEVELS_OF, LEVEL_SEEDS = "4 GPUs", 2
+LEVELS: Final = {"noise": (0.02, 0.05, 0.2), "load": (0.3, 0.6, 0.9)}
 TRACE_SEEDS: Final = 2
 #: Worlds in which rules of the gate are left out.
 WITHOUT: Final = {"1 GPU": 6, "4 GPUs": 3}
@@ -66,13 +67,8 @@ def _write_page(seeds: int | None, processes: int, *, real: bool) -> None:
         for interference in (ALONE, PAIRS)
         for seed in range(count or 0)
     ]
-    machine, levels, most = NOISY
-    noisy = [
-        Case(machine, ALONE, seed, noise)
-        for noise in levels
-        for seed in range(min(most, counts[machine] or 0))
-    ]
-    found = study([*cases, *noisy], processes)
+    varied = _varied(counts)
+    found = study([*cases, *varied], processes)
     groups = {
         interference: {
             name: _mean(found[case] for case in cases if case[:2] == (name, interference))
@@ -80,21 +76,42 @@ def _write_page(seeds: int | None, processes: int, *, real: bool) -> None:
         }
         for interference in (ALONE, PAIRS)
     }
-    by_noise = {
-        f"{noise:.0%}": _mean(found[case] for case in noisy if case.noise == noise)
-        for noise in levels
-    }
-    by_noise[f"{NOISE:.0%}"] = _mean(found[case] for case in cases if _is_like(case, noisy))
-    noise = {level: _plain(outcome) for level, outcome in by_noise.items()}
-    _save("scorecard", {"groups": _json(groups), "noise": noise})
+    by_noise = _by_level("noise", [*cases, *varied], found)
+    by_load = _by_level("load", [*cases, *varied], found)
+    _save("scorecard", {"groups": _json(groups), **_json({"noise": by_noise, "load": by_load})})
     without = _without_rules(counts, processes)
     reality = _reality(measure=real)
     pictures = draw(groups[ALONE], DOCS / "pictures")
     words = ", ".join(f"{count} worlds ({name})" for name, count in counts.items())
-    noisy_groups = dict(sorted(by_noise.items(), key=_percent))
-    text = page(groups, noisy_groups, pictures, words, without, reality)
+    text = page(groups, {"noise": by_noise, "load": by_load}, pictures, words, without, reality)
     (DOCS / "scorecard.md").write_text(text, encoding="utf-8")
     print(text)
+
+
+def _varied(counts: Mapping[str, int | None]) -> list[Case]:
+    """Return cases that differ from the usual ones in one of their levels."""
+    unusual: list[dict[str, Any]] = [
+        {name: level} for name, levels in LEVELS.items() for level in levels
+    ]
+    seeds = range(min(LEVEL_SEEDS, counts[LEVELS_OF] or 0))
+    return [Case(LEVELS_OF, ALONE, seed)._replace(**one) for one in unusual for seed in seeds]
+
+
+def _by_level(
+    name: str, cases: Sequence[Case], found: Mapping[Case, Outcome]
+) -> dict[str, Outcome]:
+    """Return the figures by one level, the lowest first, all else being usual."""
+    like = Case(LEVELS_OF, ALONE, 0)
+    alike = [
+        case
+        for case in cases
+        if case.seed < LEVEL_SEEDS and case._replace(seed=0, **{name: getattr(like, name)}) == like
+    ]
+    levels = sorted({getattr(case, name) for case in alike})
+    return {
+        f"{level:.0%}": _mean(found[case] for case in alike if getattr(case, name) == level)
+        for level in levels
+    }
 
 
 def _without_rules(counts: Mapping[str, int | None], processes: int) -> dict[str, Outcome]:
@@ -137,15 +154,6 @@ def _write_traces(folder: Path, seeds: int, processes: int) -> None:
     _save("scorecard-traces", result)
     (BUILD / "scorecard-traces.md").write_text(text, encoding="utf-8")
     print(text)
-
-
-def _percent(named: tuple[str, Outcome]) -> int:
-    return int(named[0].rstrip("%"))
-
-
-def _is_like(case: Case, others: Sequence[Case]) -> bool:
-    """Return whether a case differs from one of the others in its noise alone."""
-    return any(case == other._replace(noise=case.noise) for other in others)
 
 
 def _mean(outcomes: Iterable[Outcome]) -> Outcome:

@@ -37,6 +37,12 @@ COLUMNS: Final[tuple[tuple[str, Callable[[Figures], str]], ...]] = (
 )
 
 
+LEVEL_WORDS: Final = {
+    "noise": "the noise between equal runs",
+    "load": "the load: the memory-hours that jobs want while they arrive, of all devices",
+}
+
+
 def minutes(seconds: float) -> str:
     """Write a time for people."""
     return f"{seconds / 60:.1f} min"
@@ -44,7 +50,7 @@ def minutes(seconds: float) -> str:
 
 def page(
     groups: Mapping[str, Mapping[str, Outcome]],
-    noise: Mapping[str, Outcome],
+    levels: Mapping[str, Mapping[str, Outcome]],
     pictures: Mapping[str, Path],
     seeds: str,
     without: Mapping[str, Outcome],
@@ -59,8 +65,9 @@ def page(
         parts.append(f"## Figures, {interference}\n")
         for machine, outcome in machines.items():
             parts += [f"### {machine}\n", figures_table(outcome)]
-    if noise:
-        parts += ["## The bars by the noise between equal runs\n", bars_table(noise)]
+    for name, by_level in levels.items():
+        if by_level:
+            parts += [f"## The bars by {LEVEL_WORDS[name]}\n", bars_table(by_level)]
     parts += ["## What costs most: rules left out\n", OF_ORACLE, without_table(without)]
     if against_reality:
         parts += ["## Simulation against reality\n", _reality(against_reality)]

@@ -14,7 +14,7 @@ from tests.scorecard.figures import Figures, figures_of, mean_of
 from tests.scorecard.ledger import by_estimator, declared, exclusive
 from tests.scorecard.oracle import Oracle, by_length
 from tests.scorecard.traces import read_folder
-from tests.scorecard.worlds import MACHINES, NOISE, SLOWDOWNS, days
+from tests.scorecard.worlds import LOAD, MACHINES, NOISE, SLOWDOWNS, days
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -45,11 +45,12 @@ class Case(NamedTuple):
     interference: str
     seed: int
     noise: float = NOISE
+    load: float = LOAD
 
     def worlds(self) -> list[World]:
         machine = next(one for one in MACHINES if one.name == self.machine)
         pairs = SLOWDOWNS if self.interference == PAIRS else None
-        return days(machine, self.seed, noise=self.noise, pairs=pairs)
+        return days(machine, self.seed, noise=self.noise, load=self.load, pairs=pairs)
 
 
 class TraceCase(NamedTuple):

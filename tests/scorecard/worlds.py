@@ -81,7 +81,13 @@ class _Source:
 
 
 def days(
-    machine: Machine, seed: int, count: int = 2, *, noise: float = NOISE, pairs: Pairs | None = None
+    machine: Machine,
+    seed: int,
+    count: int = 2,
+    *,
+    noise: float = NOISE,
+    load: float = LOAD,
+    pairs: Pairs | None = None,
 ) -> list[World]:
     """The first days of the same people; sources stay as the day before has left them."""
     cells = hire(random.Random(f"{seed} people"), machine.people, machine.gpus, machine.scale)
@@ -89,7 +95,7 @@ def days(
     worlds = []
     for day in range(count):
         chance = random.Random(f"{seed} day {day}")
-        crowd = _Day(machine, chance, noise, f"d{day}")
+        crowd = _Day(machine, chance, noise, load, f"d{day}")
         jobs = crowd.jobs(cells, sources)
         beside = crowd.outsiders(max(job.arrives_s for job in jobs))
         worlds.append(World(machine.devices(), machine.ram_bytes, jobs, beside, pairs or {}))
@@ -97,10 +103,13 @@ def days(
 
 
 class _Day:
-    def __init__(self, machine: Machine, chance: random.Random, noise: float, name: str) -> None:
+    def __init__(
+        self, machine: Machine, chance: random.Random, noise: float, load: float, name: str
+    ) -> None:
         self._machine = machine
         self._chance = chance
         self._noise = noise
+        self._load = load
         self._name = name
         self._number = 0
 
@@ -114,7 +123,7 @@ class _Day:
             fitting = self._that_fit(cells[place], sources[place])
             sessions.append([self._job(cells[place], sources[place], one) for one in fitting])
         wanted = sum(job.works_s * job.gpus * job.vram.peak for some in sessions for job in some)
-        length = wanted / (LOAD * self._machine.gpus * self._machine.vram_bytes)
+        length = wanted / (self._load * self._machine.gpus * self._machine.vram_bytes)
         starts = sorted(self._chance.uniform(0.0, length) for _ in sessions)
         return tuple(
             replace(job, arrives_s=start + 2.0 * place)
