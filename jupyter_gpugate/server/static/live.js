@@ -251,8 +251,8 @@ function growing(runId) {
 
 const kept = new WeakSet();
 
-/** One run's card, however often the page asks for it. */
-function card(element, runId) {
+/** Keeps a card or a table up to date until what it shows has ended, however often a page asks. */
+function keepShown(element, path, orders, also = () => {}, more = undefined) {
   const server = pageServer();
   if (server === null || kept.has(element)) return;
   kept.add(element);
@@ -260,12 +260,20 @@ function card(element, runId) {
   if (told) say(element, told);
   const show = (now, answer) => {
     refill(part(now, "body"), answer.html);
+    also(answer);
+    offer(server, now, path, orders, answer);
+    now.dataset.status = answer.status;
+    return answer.status !== "ended";
+  };
+  follow(server, new WeakRef(element), `${path}/card`, show, tellOf(told), more);
+}
+
+/** One run's card. */
+function card(element, runId) {
+  const showRest = (answer) => {
     for (const text of growing(runId)) {
       if (text.dataset.from === String(answer.rest?.start)) refill(text, answer.rest.html);
     }
-    offer(server, now, runPath(runId), RUN_ORDERS, answer);
-    now.dataset.status = answer.status;
-    return answer.status !== "ended";
   };
   // Output behind this byte is shown below the card, by the cell that waits.
   const until = element.dataset.until;
@@ -274,8 +282,7 @@ function card(element, runId) {
     const from = growing(runId).map((text) => `&rest=${encodeURIComponent(text.dataset.from)}`);
     return `&until=${encodeURIComponent(until)}${from.at(-1) ?? ""}`;
   };
-  const path = `${runPath(runId)}/card`;
-  follow(server, new WeakRef(element), path, show, tellOf(told), more);
+  keepShown(element, runPath(runId), RUN_ORDERS, showRest, more);
 }
 
 /** Returns what says on an element that there is nothing new, and why; an unknown one has no buttons. */
@@ -286,21 +293,9 @@ function tellOf(told) {
   };
 }
 
-/** One group's table, however often the page asks for it. */
+/** One group's table. */
 function group(element, groupId) {
-  const server = pageServer();
-  if (server === null || kept.has(element)) return;
-  kept.add(element);
-  const told = element.dataset.note || "";
-  if (told) say(element, told);
-  const show = (now, answer) => {
-    refill(part(now, "body"), answer.html);
-    offer(server, now, groupPath(groupId), GROUP_ORDERS, answer);
-    now.dataset.status = answer.status;
-    return answer.status !== "ended";
-  };
-  const path = `${groupPath(groupId)}/card`;
-  follow(server, new WeakRef(element), path, show, tellOf(told));
+  keepShown(element, groupPath(groupId), GROUP_ORDERS);
 }
 
 /** Whether a new table would move something that is about to be pressed. */
