@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -80,13 +81,19 @@ class Estimate:
 
 
 def _with_values(term: EstimateTerm, parameters: Mapping[str, str]) -> EstimateTerm:
-    note = term.note
-    for name in term.unknown_parameters:
-        if name in parameters:
-            value = parameters[name].replace("\0", " ")
-            shown = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}..."
-            note = note.replace(f"{THIS} {name}", f"{name} = {shown}")
-    return term if note == term.note else replace(term, note=note)
+    known = [name for name in term.unknown_parameters if name in parameters]
+    if not known:
+        return term
+    # The longest name first: "this model" is also the beginning of "this model_size".
+    names = "|".join(re.escape(name) for name in sorted(known, key=len, reverse=True))
+    told = re.sub(rf"{THIS} ({names})", lambda found: _told(found[1], parameters), term.note)
+    return replace(term, note=told)
+
+
+def _told(name: str, parameters: Mapping[str, str]) -> str:
+    value = parameters[name].replace("\0", " ")
+    shown = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}..."
+    return f"{name} = {shown}"
 
 
 class TermNeed(NamedTuple):

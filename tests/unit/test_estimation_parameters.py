@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpugate.core.estimates import EstimateTerm, Origin
+from jupyter_gpugate.core.estimates import Estimate, EstimateTerm, Origin
 from jupyter_gpugate.core.evidence import Observation
 from jupyter_gpugate.core.resources import RAM
 from tests.kit.estimates import mb, term
@@ -96,6 +96,17 @@ def test_an_authors_hint_counts_where_a_value_was_never_run() -> None:
     assert (found.origin, found.need_bytes) == (Origin.HINT, mb(17_664))
     assert asked(BATCHES, hint=16 * GB, batch="128").origin is Origin.HINT
     assert asked(BATCHES, hint=16 * GB, batch="64").origin is Origin.FITTED
+
+
+def test_values_that_the_gate_does_not_know_are_put_into_the_note() -> None:
+    """Each once, whatever it contains, and whichever name begins another one."""
+    history = [ran(2 * GB, parameters={"model": "small", "model_size": "s", "size": "s"})]
+    asked_for = {"model": "this size", "model_size": "x" * 50, "size": "l"}
+    found = Estimate((asked(history, **asked_for),)).with_values(asked_for).terms[0]
+    assert found.note.startswith(
+        f"never run with model = this size, model_size = {'x' * 40}..., size = l; others"
+    )
+    assert Estimate((asked(history, model="b"),)).with_values({}).terms[0].note.count("this model")
 
 
 @pytest.mark.parametrize(
