@@ -98,7 +98,8 @@ def _refused(client: Client, error: GateError, group: str, point: Point, queued:
     if queued:
         with contextlib.suppress(GateError):  # they have ended
             _in_thread(lambda: client.cancel_group(group))
-        message += f"; the {queued} runs that were queued before it are cancelled"
+        which = "run that was" if queued == 1 else f"{queued} runs that were"
+        message += f"; the {which} queued before it {'is' if queued == 1 else 'are'} cancelled"
     return GateError(message, code=error.code, status=error.status, detail=error.detail)
 
 

@@ -167,7 +167,7 @@ RUN_OPTIONS: Final = (
         "--gpu",
         type=devices,
         metavar="GPU",
-        help="only this GPU: its number as in nvidia-smi, or its UUID; one of several: 2,3",
+        help="only this GPU: its number as in nvidia-smi, or its UUID; 2,3: only these",
     ),
     _of(
         "device_model",

@@ -56,14 +56,16 @@ def points(options: Namespace) -> list[Point]:
     names = Counter(name for name, _ in sweeps)
     twice = next((name for name, count in names.items() if count > 1), None)
     if twice is not None:
-        raise SubmissionError(f"--sweep {twice}: is given more than once: list all values in one")
+        raise SubmissionError(f"--sweep {twice} is given more than once: list all values in one")
     fixed = {name for name, _ in [*options.set, *options.set_free]}
     both = next((name for name in names if name in fixed), None)
     if both is not None:
         raise SubmissionError(f"--sweep {both}: --set gives {both} one value as well: omit one")
     count = math.prod(len(values) for _, values in sweeps)
     if count > MOST_IN_GROUP:
-        raise SubmissionError(f"--sweep: these are {count:,} runs, the maximum is {MOST_IN_GROUP}")
+        raise SubmissionError(
+            f"--sweep: {count:,} runs are too many, the maximum is {MOST_IN_GROUP}"
+        )
     combined = itertools.product(*(values for _, values in sweeps))
     return [dict(zip(names, combination)) for combination in combined]
 

@@ -10,8 +10,7 @@ from jupyter_gpugate.faces.tables import Table, awake_time, bundle
 from jupyter_gpugate.faces.words import Json
 
 _ENFORCED: Final = (
-    "A cell with torch is limited to its reserved GPU memory, and on its first run to all that is "
-    "not promised to other runs; a cell that needs more is tried again once.",
+    "A cell with torch is limited to its reserved GPU memory, which a first run may exceed.",
     "For JAX and TensorFlow the limit is passed to the framework; it is not enforced.",
     "Other programs have no limit: they are measured, and using more raises their reservation.",
     "RAM is checked before a run starts and measured while it runs; it is never limited.",

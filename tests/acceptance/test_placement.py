@@ -283,7 +283,10 @@ def test_a_program_that_uses_no_gpu_is_advised_to_ask_for_none(
     first, second = (gpugate(places, "run", "idle", "--", *words) for _ in range(2))
     assert (first.returncode, second.returncode) == (0, 0), second.stderr
     assert "--gpus 0" not in first.stderr
-    assert "2 complete attempts have used no memory of its GPU: with --gpus 0" in second.stderr
+    assert (
+        "2 complete attempts of such runs used no memory of their GPU: with --gpus 0"
+        in second.stderr
+    )
     assert not stand_in.state().holds
 
 

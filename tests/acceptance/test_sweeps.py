@@ -232,7 +232,7 @@ def test_a_terminal_that_dies_while_it_submits_leaves_a_group_that_says_so(
     [
         ("--sweep n=1,2,1", "has the value 1 more than once"),
         ("--sweep n=1,2 --set n=3", "--set gives n one value as well: omit one"),
-        ("--sweep n=1..50 --sweep m=1..50", "these are 2,500 runs, the maximum is 500"),
+        ("--sweep n=1..50 --sweep m=1..50", "2,500 runs are too many, the maximum is 500"),
         ("--at-most 2", "--at-most limits the runs of a sweep"),
         ("--after nobody", "there is no run nobody"),
         ("--sweep n=1,2 --after 20260914-101502-zzzzz", "there is no run and no group 2026"),

@@ -11,7 +11,7 @@ from jupyter_gpugate.core.resources import MB, RAM
 from jupyter_gpugate.faces import card
 from tests.kit.observations import A100, FAMILY, failed, ran
 
-IDLE = "2 complete attempts have used no memory of its GPU"
+IDLE = "2 complete attempts of such runs used no memory of their GPU"
 ADVISED = (f"{IDLE}: with --gpus 0 it gets none and need not wait for one",)
 
 

@@ -80,8 +80,8 @@ def test_several_sweeps_make_every_combination() -> None:
     ("given", "says"),
     [
         ({"sweep": {"x": [1]}, "parameters": {"x": 2}}, "--set gives x one value as well"),
-        ({"sweep": {"x": [1]}, "sweep_free": {"x": [2]}}, "x: is given more than once"),
-        ({"sweep": {"x": range(100), "y": range(6)}}, "these are 600 runs, the maximum is 500"),
+        ({"sweep": {"x": [1]}, "sweep_free": {"x": [2]}}, "x is given more than once"),
+        ({"sweep": {"x": range(100), "y": range(6)}}, "600 runs are too many, the maximum is 500"),
         ({"at_most": 2}, "--at-most limits the runs of a sweep: add --sweep"),
         ({"sweep": {"x": [1]}, "service": True}, "cannot have --sweep"),
         ({"sweep": {"z": [1]}}, "the command does not contain {z}, so every run would be the same"),

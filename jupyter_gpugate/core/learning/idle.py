@@ -25,6 +25,6 @@ def advice(calibration: Calibration, family: Family) -> tuple[str, ...]:
     idle = idle_attempts(calibration, family) if family.gpus else 0
     if idle < LEAST_ATTEMPTS:
         return ()
-    used = "its GPU" if family.gpus == 1 else "its GPUs"
-    said = f"{idle} complete attempts have used no memory of {used}: with --gpus 0 it gets none"
-    return (f"{said} and need not wait for one",)
+    used = "their GPU" if family.gpus == 1 else "their GPUs"
+    said = f"{idle} complete attempts of such runs used no memory of {used}"
+    return (f"{said}: with --gpus 0 the run gets no GPU and need not wait for one",)
