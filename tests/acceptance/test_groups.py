@@ -97,19 +97,28 @@ def test_a_run_starts_after_a_run_and_a_group_have_completed(
     server: Served, tmp_path: Path
 ) -> None:
     """It says what it waits for; a run after one that has completed starts at once."""
-    group, end, log = new_group(), tmp_path / "end", tmp_path / "log"
+    group, log = new_group(), tmp_path / "log"
+    ends = [tmp_path / "one", tmp_path / "two"]
     write = f"open({str(log)!r}, 'a').write"
     first = submit(server, "pass")
     server.ended(first)
-    members = [submit(server, waits_for(end), group=group) for _ in range(2)]
+    members = [
+        submit(server, f"{waits_for(end)}\n{write}('member ')\n", group=group) for end in ends
+    ]
     last = submit(server, f"{write}('last')", after=[group, first])
     row = server.waiting(last, "after")
     assert row["reasons"][0]["who"] == members
     words = f"starts only after 2 runs have completed: {members[0]}, {members[1]}"
     assert row["reasons"][0]["message"] == words
-    end.touch()
+    ends[0].touch()
+    server.ended(members[0])
+    until(
+        lambda: server.waiting(last, "after")["reasons"][0]["who"] == members[1:],
+        "it waits for the other one alone",
+    )
+    ends[1].touch()
     assert server.ended(last)["end"] == "completed"
-    assert log.read_text() == "last"
+    assert log.read_text() == "member member last"
     assert [server.run(run_id)["end"] for run_id in members] == ["completed"] * 2
 
 

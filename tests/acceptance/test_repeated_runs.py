@@ -26,7 +26,7 @@ def test_a_name_alone_is_the_newest_run_of_that_name_again(server: Served) -> No
     """Source and options are those of the newest run, and the answer names it; fields that are
     given count instead, parameters one by one.
     """
-    server.completed("eval", "print('an older source')", time_limit_s=5)
+    server.completed("eval", "print('an older source')", time_limit_s=500)
     options: dict[str, Any] = {"episodes": 4, "workers": 2, "gpus": 0, "time_limit_s": 99.0}
     options |= {"parameters": {"batch": "8", "seed": "1"}, "memory_irrelevant": ["seed"]}
     first = server.completed("eval", CELL, **options)["run_id"]

@@ -72,17 +72,21 @@ def test_a_run_that_hit_its_cap_is_tried_again_with_more_and_keeps_its_episodes(
 @pytest.mark.behaviour(155, 170)
 @pytest.mark.usefixtures("stand_in")
 def test_a_second_end_out_of_memory_is_the_end(server: Served, tmp_path: Path) -> None:
-    """One retry; the run then ends out of memory, with its second cap as the evidence."""
-    cell = needs(9, tmp_path / "library")
-    run = server.submit("greedy", cell, episodes=10, hints={"vram_bytes": 3 * GB})
+    """One retry, with no more than the device has; the run then ends out of memory, with its second
+    cap as the evidence.
+    """
+    cell = needs(30, tmp_path / "library")
+    run = server.submit("greedy", cell, episodes=10, hints={"vram_bytes": 17 * GB})
     row = server.ended(run)
     assert (row["end"], row["attempt"]) == ("oom", 2)
+    ceiling = 24 * GB - 256 * MB
+    assert row["retry"]["charge_bytes"] == vram(row["charges"]) == ceiling
     assert row["oom_evidence"] == "own_cap"
     story = [e["event"] for e in server.ask("GET", f"/runs/{run}/story").json["story"]]
     assert story.count("granted") == story.count("finished") == 2
 
 
-@pytest.mark.behaviour(155, 170)
+@pytest.mark.behaviour(170)
 def test_a_program_that_others_pushed_out_is_tried_again_with_the_same_charge(
     server: Served, stand_in: StandIn, tmp_path: Path
 ) -> None:

@@ -74,13 +74,22 @@ def test_a_neighbour_lowers_the_cap_of_a_first_run() -> None:
 
 
 def test_a_cap_never_falls_below_the_charge_or_what_is_held() -> None:
-    """The charge is promised to the run, and what it holds it has; contexts come off both."""
+    """The charge is promised to the run, and what it holds beyond it has been taken."""
     tight = decide(first_run(), sample(free={GPU: 16 * GB + 512 * MB + FLOOR}), NOW)
     assert tight.grants[0].run_id == "next"
     assert tight.caps["first"][GPU] < 12 * GB + 512 * MB
     assert tight.caps["first"][GPU] >= 12 * GB
-    over = decide(first_run(held=18 * GB, charge=18 * GB), sample(free={GPU: 5 * GB}), NOW)
+    over = decide(first_run(held=18 * GB, charge=12 * GB), sample(free={GPU: 5 * GB}), NOW)
+    assert over.grants[0].run_id == "next"
     assert over.caps["first"][GPU] >= 18 * GB
+
+
+def test_contexts_come_off_a_cap_that_follows() -> None:
+    """As off the first one: a framework cannot use them, and they take from the same room."""
+    state, seen = first_run(held=3 * GB, workers=2), sample(free={GPU: 21 * GB})
+    without = decide(state, seen, NOW).caps["first"][GPU]
+    costly = replace(state, device_overhead={board().model: 500 * MB})
+    assert decide(costly, seen, NOW).caps["first"][GPU] == without - 1000 * MB
 
 
 def test_a_cap_rises_again_with_memory_that_nobody_is_promised_any_more() -> None:
