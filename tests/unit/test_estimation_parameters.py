@@ -102,7 +102,7 @@ def test_values_that_the_gate_does_not_know_are_put_into_the_note() -> None:
     """Each once, whatever it contains, and whichever name begins another one."""
     history = [ran(2 * GB, parameters={"model": "small", "model_size": "s", "size": "s"})]
     asked_for = {"model": "this size", "model_size": "x" * 50, "size": "l"}
-    found = Estimate((asked(history, **asked_for),)).with_values(asked_for).terms[0]
+    found = Estimate((asked(history, None, **asked_for),)).with_values(asked_for).terms[0]
     assert found.note.startswith(
         f"never run with model = this size, model_size = {'x' * 40}..., size = l; others"
     )

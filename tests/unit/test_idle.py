@@ -12,7 +12,7 @@ from jupyter_gpugate.faces import card
 from tests.kit.observations import A100, FAMILY, failed, ran
 
 IDLE = "2 complete attempts of such runs used no memory of their GPU"
-ADVISED = (f"{IDLE}: with --gpus 0 it gets none and need not wait for one",)
+ADVISED = (f"{IDLE}: with --gpus 0 the run gets no GPU and need not wait for one",)
 
 
 def advised(*observations: Observation) -> tuple[str, ...]:
