@@ -248,6 +248,7 @@ def test_a_wrong_sweep_is_refused_in_one_line(shared_server: Served, line: str, 
         words = '--sweep n: the cell is the same for every value: use params["n"] in it'
         assert words in same.printed
     done = gpugate(shared_server.places, "run", "wrong", *line.split(), "--", "echo", "{n}", "{m}")
-    assert (done.returncode, says in done.stderr) == (2, True), done.stderr
+    assert says in done.stderr
+    assert done.returncode in (1, 2)  # refused by the gate, or here
     assert "Traceback" not in done.stderr
     assert len(shared_server.ask("GET", "/runs").json["runs"]) == before
