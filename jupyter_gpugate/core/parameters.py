@@ -20,7 +20,7 @@ MOST_DIGITS: Final = 15
 _EXACT: Final = 1e15
 _DIGEST = re.compile(r"#[0-9a-f]{24}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
-_SHOWN_NUMBER = re.compile(r"=[+-]?\d[\d.]*(e[+-]?\d{1,3})?", re.ASCII)
+_SHOWN_NUMBER = re.compile(r"=[+-]?\d+(\.\d+)?(e[+-]?\d{1,3})?", re.ASCII)
 
 
 def shown(name: str, value: str) -> str:
@@ -39,7 +39,10 @@ def parsed_number(text: str) -> Optional[float]:
 
 def number_of(shown_value: str) -> Optional[float]:
     """Return the number that the gate knows; None for a word."""
-    return float(shown_value[1:]) if _SHOWN_NUMBER.fullmatch(shown_value) else None
+    if not _SHOWN_NUMBER.fullmatch(shown_value):
+        return None
+    number = float(shown_value[1:])
+    return number if math.isfinite(number) else None
 
 
 def digest_of(name: str, value: str) -> str:
@@ -50,7 +53,7 @@ def digest_of(name: str, value: str) -> str:
 
 def is_shown(value: str) -> bool:
     """Return whether a text is a value as the gate may know it."""
-    return bool(_DIGEST.fullmatch(value) or _SHOWN_NUMBER.fullmatch(value))
+    return bool(_DIGEST.fullmatch(value)) or number_of(value) is not None
 
 
 def without_words(setting: Setting) -> Setting:

@@ -60,6 +60,14 @@ def test_everything_else_is_a_word(text: str) -> None:
     assert number_of(value) is None
 
 
+@pytest.mark.parametrize("value", ["=1.2.3", "=1e999", "=1.", "==1.2.3", "=", "=x"])
+def test_what_only_looks_like_a_number_of_the_gate_is_a_word(value: str) -> None:
+    """An older sender's text is digested, and never read as a number."""
+    assert number_of(value) is None
+    (pair,) = without_words(Setting(workers=1, parameters=(("torch", value),))).parameters
+    assert pair == ("torch", digest_of("torch", value))
+
+
 def test_a_long_number_is_a_word() -> None:
     """It may be a key."""
     assert number_of(shown("key", "1234567890123456")) is None
